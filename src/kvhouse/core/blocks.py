@@ -1,0 +1,41 @@
+"""The paged pool: any free block will do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class BlockPool:
+    """Hands out single blocks in a deterministic order; the last freed is the first reused."""
+
+    def __init__(self, blocks: int) -> None:
+        self.blocks = blocks
+        self._free = list(range(blocks - 1, -1, -1))
+
+    @property
+    def free_blocks(self) -> int:
+        """Number of blocks that nobody holds."""
+        return len(self._free)
+
+    def free_ids(self) -> list[int]:
+        """Every free block's id."""
+        return list(self._free)
+
+    def take(self, count: int) -> list[int] | None:
+        """Take ``count`` blocks, or none at all and return None."""
+        if count > len(self._free):
+            return None
+        split = len(self._free) - count
+        taken = self._free[split:]
+        del self._free[split:]
+        taken.reverse()
+        return taken
+
+    def give_back(self, ids: Sequence[int]) -> None:
+        """Free these blocks, tail first, so that a request's head is reused last of all."""
+        self._free.extend(reversed(ids))
+
+    def unusable(self, count: int) -> int:
+        """Free blocks that a request for ``count`` could not use: none, blocks lie anywhere."""
+        del count
+        return 0

@@ -1,0 +1,62 @@
+"""The contiguous pool: a request's blocks must be one unbroken run of numbers."""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Sequence
+
+
+class ExtentPool:
+    """Hands out runs of consecutive blocks, first fit, and joins freed neighbours again."""
+
+    def __init__(self, blocks: int) -> None:
+        self.blocks = blocks
+        self.free_blocks = blocks
+        self._starts = [0]
+        self._lengths = [blocks]
+
+    def free_runs(self) -> list[tuple[int, int]]:
+        """The free runs as ``(first block, number of blocks)``, in ascending order."""
+        return list(zip(self._starts, self._lengths, strict=True))
+
+    def free_ids(self) -> list[int]:
+        """Every free block's id."""
+        return [
+            block for start, length in self.free_runs() for block in range(start, start + length)
+        ]
+
+    def take(self, count: int) -> list[int] | None:
+        """Take the first run of ``count`` consecutive blocks, or nothing and return None."""
+        for index, length in enumerate(self._lengths):
+            if length >= count:
+                return self._cut(index, count)
+        return None
+
+    def _cut(self, index: int, count: int) -> list[int]:
+        start = self._starts[index]
+        if self._lengths[index] == count:
+            del self._starts[index], self._lengths[index]
+        else:
+            self._starts[index] += count
+            self._lengths[index] -= count
+        self.free_blocks -= count
+        return list(range(start, start + count))
+
+    def give_back(self, ids: Sequence[int]) -> None:
+        """Free one run that ``take`` gave and join it with the free runs it touches."""
+        start, length = ids[0], len(ids)
+        self.free_blocks += length
+        after = bisect(self._starts, start)
+        if after < len(self._starts) and self._starts[after] == start + length:
+            length += self._lengths[after]
+            del self._starts[after], self._lengths[after]
+        before = after - 1
+        if before >= 0 and self._starts[before] + self._lengths[before] == start:
+            self._lengths[before] += length
+        else:
+            self._starts.insert(after, start)
+            self._lengths.insert(after, length)
+
+    def unusable(self, count: int) -> int:
+        """Free blocks in runs too short for ``count``: external fragmentation."""
+        return sum(length for length in self._lengths if length < count)

@@ -1,0 +1,56 @@
+"""A request as the scheduler sees it: counts of tokens, never their values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class RequestState(StrEnum):
+    """Where a request is. There is no prefill or decode state: see ``Request.remaining``."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One sequence on its way through the house.
+
+    ``computed`` tokens chase the ``known`` ones; prefill, chunked prefill, decode and resuming
+    after a preemption are all the same chase.
+
+    Attributes:
+        id: Submission number. It alone orders requests; no clock does.
+        prompt_tokens: Tokens known from the start.
+        max_new_tokens: The most tokens that may be generated.
+        generated: Tokens sampled so far.
+        computed: Tokens whose keys and values lie in the pool.
+        in_flight: Tokens that the step under way is computing.
+    """
+
+    id: int
+    prompt_tokens: int
+    max_new_tokens: int
+    generated: int = 0
+    computed: int = 0
+    in_flight: int = 0
+    preemptions: int = 0
+    state: RequestState = RequestState.WAITING
+
+    @property
+    def known(self) -> int:
+        """Tokens whose values are known: the prompt and what was sampled."""
+        return self.prompt_tokens + self.generated
+
+    @property
+    def remaining(self) -> int:
+        """Known tokens that no step has taken up yet; one of them for a decoding request."""
+        return self.known - self.computed - self.in_flight
+
+    @property
+    def most_slots(self) -> int:
+        """The most tokens this request can ever keep: the last sampled one is never computed."""
+        return self.prompt_tokens + self.max_new_tokens - 1

@@ -1,0 +1,218 @@
+"""The scheduler: which request computes which tokens in the next step, and with what memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from kvhouse.core.check import check
+from kvhouse.core.ledger import Ledger, account
+from kvhouse.core.memory import KVMemory, Refusal
+from kvhouse.core.request import Request, RequestState
+from kvhouse.core.step import Row, StepPlan, StepResult
+from kvhouse.errors import KvhouseError, RequestRejected
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Limits of a step.
+
+    Attributes:
+        max_length: Longest request, prompt and output together, in tokens.
+        token_budget: Most tokens computed in one step.
+        max_running: Most requests that hold memory at once.
+        checked: Check every invariant after every step; slow, for tests and debugging.
+
+    Raises:
+        KvhouseError: A limit below 1.
+    """
+
+    max_length: int
+    token_budget: int = 2048
+    max_running: int = 256
+    checked: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("max_length", "token_budget", "max_running"):
+            value = getattr(self, name)
+            if value < 1:
+                raise KvhouseError(f"{name} {value}: must be at least 1")
+
+
+class Scheduler:
+    """First come, first served, under one token budget a step.
+
+    There are no phases: each running request's ``computed`` tokens chase its ``known`` ones, and
+    prefill, chunked prefill, decode and resuming after a preemption are that one rule. When
+    the pool runs dry the last arrived gives its blocks up and goes back to the head of the
+    queue, so the oldest request always gets on and in the end every request finishes.
+    """
+
+    def __init__(self, memory: KVMemory, config: SchedulerConfig) -> None:
+        self.memory = memory
+        self.config = config
+        self.waiting: deque[Request] = deque()
+        self.running: list[Request] = []
+        #: Why the head of the queue was not admitted in the last step, if it was memory.
+        self.refusal: Refusal | None = None
+        self._submitted = 0
+        self._step: StepPlan | None = None
+        self._steps = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request is waiting or running."""
+        return bool(self.waiting or self.running)
+
+    def submit(self, prompt_tokens: int, max_new_tokens: int) -> Request:
+        """Put a request at the end of the queue.
+
+        Raises:
+            RequestRejected: It could never finish here; the reason is given in tokens and bytes.
+        """
+        request = Request(self._submitted, prompt_tokens, max_new_tokens)
+        self._refuse_the_impossible(request)
+        self._submitted += 1
+        self.waiting.append(request)
+        return request
+
+    def cancel(self, request: Request) -> None:
+        """Drop a request at once and free what it holds; one that has ended is left alone."""
+        if request.state is RequestState.WAITING:
+            self.waiting.remove(request)
+        elif request.state is RequestState.RUNNING:
+            self.running.remove(request)
+            self.memory.release(request.id)
+        else:
+            return
+        request.state = RequestState.CANCELLED
+
+    def schedule(self) -> StepPlan:
+        """Plan the next step; the plan has no rows when there is nothing to do.
+
+        Raises:
+            RuntimeError: The step before has not been applied.
+        """
+        if self._step is not None:
+            raise RuntimeError(f"step {self._step.index} is still under way: apply it first")
+        preempted: list[int] = []
+        budget = self._continue_running(self.config.token_budget, preempted)
+        admitted = [] if preempted else self._admit_waiting(budget)
+        rows = tuple(self._row(request) for request in self.running if request.in_flight)
+        seals = tuple(block for row in rows for block in self._sealed_by(row))
+        self._step = StepPlan(self._steps, rows, seals, tuple(admitted), tuple(preempted))
+        self._steps += 1
+        return self._step
+
+    def apply(self, plan: StepPlan, result: StepResult) -> tuple[Request, ...]:
+        """Take in what a step gave and return the requests that it finished.
+
+        Raises:
+            RuntimeError: ``plan`` is not the step under way, or ``result`` does not answer it.
+        """
+        if plan is not self._step:
+            raise RuntimeError(f"step {plan.index} is not under way")
+        if [s.request for s in result.sampled] != [r.request for r in plan.rows if r.samples]:
+            raise RuntimeError(f"step {plan.index}: the samples do not match the sampling rows")
+        self._step = None
+        stopped = {sampled.request for sampled in result.sampled if sampled.stop}
+        requests = {request.id: request for request in self.running}
+        finished = []
+        for row in plan.rows:
+            request = requests.get(row.request)
+            if request is None:  # cancelled while the step ran
+                continue
+            request.computed += row.count
+            request.in_flight = 0
+            request.generated += row.samples
+            if request.generated == request.max_new_tokens or request.id in stopped:
+                finished.append(request)
+        self._retire(finished)
+        if self.config.checked:
+            check(self)
+        return tuple(finished)
+
+    def ledger(self) -> Ledger:
+        """Account for every byte of the pool as it is now."""
+        return account(self.memory, self.running, self.waiting[0] if self.waiting else None)
+
+    def _refuse_the_impossible(self, request: Request) -> None:
+        prompt, new = request.prompt_tokens, request.max_new_tokens
+        if prompt < 1 or new < 1:
+            raise RequestRejected(
+                f"a request needs at least 1 prompt token and 1 new token, not {prompt} and {new}"
+            )
+        if prompt + new > self.config.max_length:
+            raise RequestRejected(
+                f"{prompt:,} prompt + {new:,} new tokens exceed the maximum length of "
+                f"{self.config.max_length:,} tokens: shorten the request or raise max_length"
+            )
+        needed = self.memory.blocks_to_admit(request.most_slots)
+        if needed > self.memory.total_blocks:
+            block_bytes = self.memory.layout.block_bytes
+            raise RequestRejected(
+                f"{prompt:,} prompt + {new:,} new tokens need {needed * block_bytes:,} bytes of KV "
+                f"({needed:,} blocks, {self.memory.policy}), the pool has "
+                f"{self.memory.total_bytes:,} bytes ({self.memory.total_blocks:,} blocks)"
+            )
+
+    def _continue_running(self, budget: int, preempted: list[int]) -> int:
+        """Give the running requests tokens, oldest first, and return the budget left."""
+        position = 0
+        while position < len(self.running) and budget:
+            request = self.running[position]
+            count = min(request.remaining, budget)
+            while not self.memory.grow(request.id, request.computed + count):
+                victim = self.running[-1]
+                self._preempt(victim)
+                preempted.append(victim.id)
+                if victim is request:
+                    return budget
+            request.in_flight = count
+            budget -= count
+            position += 1
+        return budget
+
+    def _preempt(self, victim: Request) -> None:
+        """Take the last arrived request's memory; it will compute its known tokens again."""
+        self.running.pop()
+        self.memory.release(victim.id)
+        victim.computed = 0
+        victim.preemptions += 1
+        victim.state = RequestState.WAITING
+        self.waiting.appendleft(victim)
+
+    def _admit_waiting(self, budget: int) -> list[int]:
+        """Admit from the head of the queue until the budget, the limit or the memory ends."""
+        admitted: list[int] = []
+        self.refusal = None
+        while self.waiting and budget and len(self.running) < self.config.max_running:
+            head = self.waiting[0]
+            self.refusal = self.memory.admit(head.id, head.known, alone=not self.running)
+            if self.refusal is not None:
+                break
+            self.running.append(self.waiting.popleft())
+            head.state = RequestState.RUNNING
+            head.in_flight = min(head.remaining, budget)
+            budget -= head.in_flight
+            admitted.append(head.id)
+        return admitted
+
+    def _row(self, request: Request) -> Row:
+        end = request.computed + request.in_flight
+        tables = self.memory.tables(request.id, end)
+        samples = end == request.known
+        return Row(request.id, request.computed, request.in_flight, samples, tables)
+
+    def _sealed_by(self, row: Row) -> list[int]:
+        """The blocks whose last slot this row writes."""
+        size = self.memory.layout.block_size
+        whole = slice(row.first // size, (row.first + row.count) // size)
+        return [block for table in row.tables for block in table[whole]]
+
+    def _retire(self, finished: list[Request]) -> None:
+        for request in finished:
+            request.state = RequestState.FINISHED
+            self.memory.release(request.id)
+        if finished:
+            self.running = [r for r in self.running if r.state is RequestState.RUNNING]

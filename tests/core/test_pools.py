@@ -1,0 +1,82 @@
+"""The pools against sets of free ids, over generated histories."""
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvhouse.core.blocks import BlockPool
+from kvhouse.core.extents import ExtentPool
+
+# Each action takes a number of blocks (positive) or gives back the k-th oldest holding (else).
+histories = st.lists(st.integers(-8, 9).filter(bool), max_size=60)
+
+
+def first_fit(free: set[int], count: int) -> list[int] | None:
+    """The lowest run of ``count`` consecutive free ids, found by trying every start."""
+    for start in sorted(free):
+        run = list(range(start, start + count))
+        if free.issuperset(run):
+            return run
+    return None
+
+
+def runs_of(free: set[int]) -> list[tuple[int, int]]:
+    starts = [block for block in sorted(free) if block - 1 not in free]
+    ends = [block for block in sorted(free) if block + 1 not in free]
+    return [(start, end - start + 1) for start, end in zip(starts, ends, strict=True)]
+
+
+@given(st.integers(1, 40), histories)
+def test_extents_are_first_fit_and_always_joined(blocks, history):
+    pool, free, held = ExtentPool(blocks), set(range(blocks)), []
+    for action in history:
+        if action > 0:
+            run = first_fit(free, action)
+            assert pool.take(action) == run
+            if run is not None:
+                free -= set(run)
+                held.append(run)
+        elif held:
+            run = held.pop(-action % len(held))
+            pool.give_back(run)
+            free |= set(run)
+        assert pool.free_runs() == runs_of(free)
+        assert pool.free_blocks == len(free)
+        short = [length for _, length in runs_of(free) if length < 5]
+        assert pool.unusable(5) == sum(short)
+
+
+@given(st.integers(1, 40), histories)
+def test_paged_blocks_are_never_lost_or_given_twice(blocks, history):
+    pool, free, held = BlockPool(blocks), set(range(blocks)), []
+    for action in history:
+        if action > 0:
+            taken = pool.take(action)
+            assert (taken is None) == (action > len(free))
+            if taken is not None:
+                assert len(set(taken)) == action
+                assert free.issuperset(taken)
+                free -= set(taken)
+                held.append(taken)
+        elif held:
+            given_back = held.pop(-action % len(held))
+            pool.give_back(given_back)
+            free |= set(given_back)
+        assert set(pool.free_ids()) == free
+        assert pool.free_blocks == len(pool.free_ids()) == len(free)
+
+
+def test_a_freed_request_is_reused_from_its_head():
+    pool = BlockPool(8)
+    table = pool.take(3)
+    assert table == [0, 1, 2]
+    pool.give_back(table)
+    assert pool.take(2) == [0, 1]
+
+
+def test_contiguous_blocks_are_consecutive():
+    pool = ExtentPool(10)
+    for count in (3, 1, 4):
+        taken = pool.take(count)
+        assert {b - a for a, b in pairwise(taken)} <= {1}
