@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from kvhouse.errors import KvhouseError
 from kvhouse.formats import KVFormat, get_format
@@ -27,7 +28,7 @@ class LayerGroup:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KVLayout:
     """How a model's KV lies in blocks of ``block_size`` tokens.
 
@@ -51,7 +52,7 @@ class KVLayout:
         fmt = get_format(kv_format)
         return cls((LayerGroup(spec.layers, fmt),), fmt, block_size)
 
-    @property
+    @cached_property
     def bytes_per_token(self) -> int:
         """Logical bytes of one token's keys and values in all layers."""
         return sum(group.bytes_per_token for group in self.groups)

@@ -137,7 +137,7 @@ class PagedMemory(KVMemory):
     policy = "paged"
 
     def __init__(self, layout: KVLayout, blocks: int, watermark: float) -> None:
-        super().__init__(layout, blocks, BlockPool(blocks), int(blocks * watermark))
+        super().__init__(layout, blocks, BlockPool(blocks), watermark_blocks(blocks, watermark))
 
     def blocks_to_admit(self, tokens: int) -> int:
         """All known tokens at once, so that a prefill, once begun, never waits for memory."""
@@ -160,6 +160,17 @@ class ContiguousMemory(KVMemory):
         """The same for every request: ``max_length`` tokens."""
         del tokens
         return self._reservation
+
+
+def watermark_blocks(blocks: int, watermark: float) -> int:
+    """Blocks that a watermark keeps free in a pool of ``blocks``.
+
+    Raises:
+        KvhouseError: The watermark is not a share in [0, 1).
+    """
+    if not 0 <= watermark < 1:
+        raise KvhouseError(f"watermark {watermark}: give a share of the pool from 0 to below 1")
+    return int(blocks * watermark)
 
 
 POLICIES = (PagedMemory.policy, ContiguousMemory.policy)
@@ -189,8 +200,6 @@ def make_memory(
             "the KV memory is smaller than one block: a block of "
             f"{layout.block_size} tokens takes {layout.block_bytes:,} bytes"
         )
-    if not 0 <= watermark < 1:
-        raise KvhouseError(f"watermark {watermark}: give a share of the pool from 0 to below 1")
     if policy == PagedMemory.policy:
         return PagedMemory(layout, blocks, watermark)
     if policy == ContiguousMemory.policy:

@@ -12,6 +12,9 @@ from kvhouse.core.request import Request, RequestState
 from kvhouse.core.step import Row, StepPlan, StepResult
 from kvhouse.errors import KvhouseError, RequestRejected
 
+DEFAULT_TOKEN_BUDGET = 2048
+DEFAULT_MAX_RUNNING = 256
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
@@ -28,8 +31,8 @@ class SchedulerConfig:
     """
 
     max_length: int
-    token_budget: int = 2048
-    max_running: int = 256
+    token_budget: int = DEFAULT_TOKEN_BUDGET
+    max_running: int = DEFAULT_MAX_RUNNING
     checked: bool = False
 
     def __post_init__(self) -> None:
@@ -131,6 +134,18 @@ class Scheduler:
         if self.config.checked:
             check(self)
         return tuple(finished)
+
+    def abandon(self, plan: StepPlan) -> None:
+        """Give up a step that was interrupted: its tokens are computed again by a later step.
+
+        Raises:
+            RuntimeError: ``plan`` is not the step under way.
+        """
+        if plan is not self._step:
+            raise RuntimeError(f"step {plan.index} is not under way")
+        self._step = None
+        for request in self.running:
+            request.in_flight = 0
 
     def ledger(self) -> Ledger:
         """Account for every byte of the pool as it is now."""

@@ -47,9 +47,14 @@ class ModelSpec:
         vocab_size: Rows of the output projection.
         max_length: Longest context the model was made for, in tokens.
         parameters: Every weight, tied ones counted once.
-        matmul_parameters: The weights that one token is multiplied with: all but the embedding
-            tables' look-ups and the norms. A forward pass costs two FLOPs for each.
-        dtype: The dtype that the weights are published in, a key of ``DTYPE_BYTES``.
+        matmul_parameters: The weights that one token is multiplied with: every matrix of the
+            layers and the output projection, also where that is tied to the embedding table.
+            Embedding and position tables as look-ups, norms and biases are left out. A forward
+            pass costs two FLOPs for each, the output projection's only for tokens that are sampled.
+        dtype: The dtype that the weights are published in, a key of ``DTYPE_BYTES``. Of a file
+            that stores quantised blocks, the dtype that they are widened to: float16.
+        stored_weight_bytes: Bytes of all weights as a file stores them, where it mixes types;
+            None where every weight has ``dtype``.
     """
 
     name: str
@@ -61,7 +66,10 @@ class ModelSpec:
     parameters: int
     matmul_parameters: int
     dtype: str
+    stored_weight_bytes: int | None = None
 
     def weight_bytes(self, dtype: str | None = None) -> int:
-        """Bytes of all weights in ``dtype``, by default the one they are published in."""
+        """Bytes of all weights in ``dtype``, by default as they are published."""
+        if dtype is None and self.stored_weight_bytes is not None:
+            return self.stored_weight_bytes
         return self.parameters * DTYPE_BYTES[dtype or self.dtype]

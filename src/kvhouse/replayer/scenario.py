@@ -1,0 +1,74 @@
+"""Traffic and the house it meets, ready to be driven by whoever executes the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kvhouse.core.memory import DEFAULT_WATERMARK, make_memory
+from kvhouse.core.request import Request
+from kvhouse.core.scheduler import Scheduler, SchedulerConfig
+from kvhouse.core.step import Executor, StepPlan
+from kvhouse.layout import KVLayout
+from kvhouse.replayer.arrivals import TimedArrivals, backlog
+from kvhouse.replayer.drive import RequestRecord, drive
+from kvhouse.replayer.results import ReplayResult, summarise
+from kvhouse.replayer.traces import Trace, TraceRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Everything that decides the step plans but how long the steps take.
+
+    With ``as_backlog`` not even that counts: the same scenario then gives the same plans
+    whoever executes them.
+
+    Attributes:
+        trace: The traffic.
+        layout: How keys and values lie in blocks.
+        policy: ``paged`` or ``contiguous``.
+        kv_memory: Bytes for keys and values; the pool is the whole blocks in it.
+        config: The scheduler's limits.
+        watermark: Share of the pool that paged admissions keep free.
+        as_backlog: Whether all requests wait from the start, whatever their times in the trace.
+    """
+
+    trace: Trace
+    layout: KVLayout
+    policy: str
+    kv_memory: int
+    config: SchedulerConfig
+    watermark: float = DEFAULT_WATERMARK
+    as_backlog: bool = False
+
+    @property
+    def blocks(self) -> int:
+        """Blocks in the pool."""
+        return self.layout.blocks_in(self.kv_memory)
+
+    def drive(
+        self,
+        executor: Executor,
+        *,
+        on_submitted: Callable[[Request, TraceRequest], None] | None = None,
+        on_ended: Callable[[RequestRecord], None] | None = None,
+        on_plan: Callable[[StepPlan], None] | None = None,
+    ) -> ReplayResult:
+        """Lead the traffic through a fresh scheduler; see ``drive`` for the callbacks.
+
+        Raises:
+            KvhouseError: The pool cannot be built as described.
+        """
+        memory = make_memory(
+            self.policy, self.layout, self.blocks, self.config.max_length, self.watermark
+        )
+        arrivals = (backlog if self.as_backlog else TimedArrivals)(self.trace.requests)
+        log = drive(
+            Scheduler(memory, self.config),
+            executor,
+            arrivals,
+            on_submitted=on_submitted,
+            on_ended=on_ended,
+            on_plan=on_plan,
+        )
+        return summarise(log, memory)

@@ -1,0 +1,75 @@
+"""The closed form against the allocator and the scheduler, which are asked by trying."""
+
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvhouse.core.memory import make_memory
+from kvhouse.core.scheduler import Scheduler, SchedulerConfig
+from kvhouse.errors import KvhouseError
+from kvhouse.layout import KVLayout
+from kvhouse.planner import requests_that_fit
+from kvhouse.spec.model import FullAttention, ModelSpec
+
+shapes = st.builds(
+    FullAttention,
+    query_heads=st.just(8),
+    kv_heads=st.sampled_from([1, 2, 8]),
+    key_dim=st.sampled_from([8, 64, 96]),
+    value_dim=st.sampled_from([8, 64]),
+)
+
+
+@st.composite
+def pools(draw):
+    """A layout, a pool, a length and a longest length; the length always fits alone."""
+    layer, layers = draw(shapes), draw(st.integers(1, 4))
+    spec = ModelSpec("m", "M", (layer,) * layers, 64, 100, 4096, 1, 1, "float16")
+    kv_format = draw(st.sampled_from(["bf16", "fp16", "fp32"]))
+    layout = KVLayout.of(spec, kv_format, draw(st.integers(1, 64)))
+    max_length = draw(st.integers(2, 600))
+    tokens = draw(st.integers(1, max_length - 1))
+    budget = draw(st.integers(layout.block_bytes, 400 * layout.block_bytes))
+    return layout, layout.blocks_in(budget), tokens, max_length
+
+
+policies = st.sampled_from(["paged", "contiguous"])
+watermarks = st.sampled_from([0.0, 0.01, 0.05, 0.3, 0.9])
+
+
+@given(pools(), policies, watermarks)
+def test_the_planner_counts_what_the_allocator_admits(pool, policy, watermark):
+    layout, blocks, tokens, max_length = pool
+    memory = make_memory(policy, layout, blocks, max_length, watermark)
+    admitted = next(n for n in count() if memory.admit(n, tokens, alone=n == 0) is not None)
+    planned = requests_that_fit(layout, blocks, tokens, policy, max_length, watermark)
+    assert planned == admitted
+
+
+@given(pools(), policies, watermarks)
+def test_the_planner_counts_what_the_scheduler_runs(pool, policy, watermark):
+    layout, blocks, tokens, max_length = pool
+    planned = requests_that_fit(layout, blocks, tokens, policy, max_length, watermark)
+    if planned == 0:  # then the scheduler rejects such a request at submission
+        return
+    memory = make_memory(policy, layout, blocks, max_length, watermark)
+    limit = blocks + 1
+    scheduler = Scheduler(memory, SchedulerConfig(max_length, limit * tokens, limit))
+    for _ in range(limit):
+        scheduler.submit(tokens, 1)
+    assert len(scheduler.schedule().admitted) == planned
+
+
+@given(pools(), policies, st.integers(0, 50))
+def test_more_memory_never_fits_fewer(pool, policy, more):
+    layout, blocks, tokens, max_length = pool
+    fewer = requests_that_fit(layout, blocks, tokens, policy, max_length)
+    assert requests_that_fit(layout, blocks + more, tokens, policy, max_length) >= fewer
+
+
+def test_unknown_policies_are_refused():
+    spec = ModelSpec("m", "M", (FullAttention(1, 1, 8, 8),), 8, 8, 64, 1, 1, "float16")
+    with pytest.raises(KvhouseError, match="unknown policy 'slab': choose one of paged, contig"):
+        requests_that_fit(KVLayout.of(spec), 10, 5, "slab", 64)

@@ -1,0 +1,90 @@
+"""``plan`` against figures worked out by hand for Llama-2-7B: 32 layers, 4096 wide, MHA."""
+
+import json
+
+import pytest
+
+from kvhouse.devices import Device
+from kvhouse.errors import KvhouseError
+from kvhouse.planner import plan
+
+GIB = 2**30
+CARD = Device("card", "A card", 24 * GIB, 1e12, {"float16": 1e14, "float32": 1e13}, "datasheet", "")
+TOKEN = 2 * 32 * 4096 * 2  # 524,288 bytes
+PARAMETERS = 6_738_415_616  # the published size of Llama-2-7B
+WEIGHTS = PARAMETERS * 2
+# A step looks rows of the embedding table up and multiplies with all but it and the 65 norms.
+READ_WEIGHTS = (PARAMETERS - 32_000 * 4096 - 65 * 4096) * 2
+
+
+def test_bytes_are_exact():
+    result = plan("llama-2-7b", CARD, kv_format="fp16", context=1000, max_length=4096)
+    assert result.bytes_per_token == TOKEN
+    assert result.bytes_per_block == 16 * TOKEN
+    assert result.bytes_per_request == 1000 * TOKEN
+    assert result.budget.weights == WEIGHTS
+    assert result.budget.kv == int(24 * GIB * 0.9) - WEIGHTS
+    assert result.blocks == result.budget.kv // (16 * TOKEN)
+    assert result.pool_bytes == result.blocks * 16 * TOKEN
+
+
+def test_policies_side_by_side():
+    contiguous, paged = plan(
+        "llama-2-7b", CARD, kv_memory=8 * GIB, context=500, max_length=4096, watermark=0.0
+    ).fits
+    # 8 GiB are 1024 blocks; a reservation takes 256 of them and 500 tokens take 32.
+    assert (contiguous.policy, contiguous.requests, contiguous.held_bytes) == (
+        "contiguous",
+        4,
+        2 * GIB,
+    )
+    assert (paged.policy, paged.requests, paged.held_bytes) == ("paged", 32, 512 * TOKEN)
+    assert contiguous.idle_bytes == 8 * GIB - 4 * 500 * TOKEN
+    assert paged.idle_bytes == 8 * GIB - 32 * 500 * TOKEN
+
+
+def test_decode_floor_counts_keys_values_and_weights():
+    result = plan("llama-2-7b", CARD, kv_memory=8 * GIB, context=500, weight_dtype="float16")
+    one = result.speeds[0]
+    assert one.batch == 1
+    assert one.kv_bytes == 500 * TOKEN
+    assert one.weight_bytes == READ_WEIGHTS
+    assert one.kv_seconds == pytest.approx(500 * TOKEN / 1e12)
+    assert one.seconds == pytest.approx((501 * TOKEN + READ_WEIGHTS) / 1e12)
+    assert one.bound == "bandwidth"
+
+
+def test_weights_that_do_not_fit_leave_no_pool_and_say_what_is_missing():
+    budget = plan("llama-2-13b", CARD).budget
+    assert budget.kv == 0
+    assert budget.missing == 13_015_864_320 * 2 - int(24 * GIB * 0.9)
+
+
+def test_the_crossover_is_the_first_batch_whose_kv_outweighs_the_weights():
+    batch = plan("llama-2-7b", CARD, context=4096).crossover_batch
+    assert (batch - 1) * 4096 * TOKEN <= WEIGHTS < batch * 4096 * TOKEN
+
+
+def test_the_dictionary_is_plain_json():
+    result = plan("llama-2-7b", CARD).to_dict()
+    assert json.loads(json.dumps(result)) == json.loads(json.dumps(result, default=str))
+    assert {"bytes_per_token", "budget", "fits", "speeds"} <= set(result)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"context": 0}, "context 0: must lie between 1 and max_length 4096"),
+        ({"context": 5000}, "context 5000: must lie between 1 and max_length 4096"),
+        ({"max_length": 0}, "max_length 0: must be at least 1 token"),
+        ({"kv_format": "int3"}, "unknown KV format 'int3'"),
+        ({"weight_dtype": "int3"}, "unknown weight dtype 'int3'"),
+        ({"block_size": 0}, "block size 0"),
+        ({"kv_memory": 0}, "KV memory of 0 bytes"),
+        ({"utilization": 1.5}, "utilization 1.5"),
+        ({"watermark": 1.0}, "watermark 1.0"),
+    ],
+)
+def test_impossible_input_is_named(options, reason):
+    with pytest.raises(KvhouseError, match=reason):
+        plan("llama-2-7b", CARD, **options)

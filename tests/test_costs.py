@@ -1,0 +1,132 @@
+"""Costs against sums written out token by token and head by head."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvhouse.core.step import Row, StepPlan
+from kvhouse.costs import Roofline
+from kvhouse.devices import Device
+from kvhouse.errors import KvhouseError
+from kvhouse.layout import KVLayout
+from kvhouse.spec.model import FullAttention, ModelSpec
+
+DEVICE = Device("d", "d", 2**30, 1e9, {"bfloat16": 4e12, "float32": 1e12}, "datasheet", "test")
+QUERY_HEADS, KV_HEADS, KEY_DIM, VALUE_DIM = 4, 2, 8, 6
+HIDDEN, VOCAB, LAYERS = 16, 50, 3
+BODY = 1000
+SPEC = ModelSpec(
+    name="toy",
+    architecture="Toy",
+    layers=(FullAttention(QUERY_HEADS, KV_HEADS, KEY_DIM, VALUE_DIM),) * LAYERS,
+    hidden_size=HIDDEN,
+    vocab_size=VOCAB,
+    max_length=512,
+    parameters=BODY + 2 * VOCAB * HIDDEN + 100,
+    matmul_parameters=BODY + VOCAB * HIDDEN,
+    dtype="bfloat16",
+)
+ROOFLINE = Roofline(SPEC, KVLayout.of(SPEC, "fp32", 4), DEVICE)
+KV_TOKEN_BYTES = LAYERS * KV_HEADS * (KEY_DIM + VALUE_DIM) * 4
+
+rows = st.lists(
+    st.tuples(st.integers(0, 200), st.integers(1, 60), st.booleans()), min_size=1, max_size=8
+)
+
+
+def plan_of(parts):
+    table = ((),)
+    made = tuple(
+        Row(request, first, count, samples, table)
+        for request, (first, count, samples) in enumerate(parts)
+    )
+    return StepPlan(0, made, (), (), ())
+
+
+def naive(parts):
+    """Bytes and FLOPs by walking through every token, layer, head and attended position."""
+    any_sample = any(samples for _, _, samples in parts)
+    weights = (BODY + (VOCAB * HIDDEN if any_sample else 0)) * 2
+    read = written = matmul = attention = 0
+    for first, count, samples in parts:
+        read += (first + count) * KV_TOKEN_BYTES
+        for position in range(first, first + count):
+            written += KV_TOKEN_BYTES
+            matmul += 2 * BODY
+            for _ in range(LAYERS * QUERY_HEADS):
+                attended = position + 1
+                attention += 2 * KEY_DIM * attended + 2 * VALUE_DIM * attended
+        matmul += 2 * VOCAB * HIDDEN if samples else 0
+    return weights, read, written, matmul, attention
+
+
+@given(rows)
+def test_a_step_is_what_counting_gives(parts):
+    cost = ROOFLINE.step(plan_of(parts))
+    weights, read, written, matmul, attention = naive(parts)
+    assert cost.weight_bytes == weights
+    assert cost.kv_read_bytes == read
+    assert cost.kv_written_bytes == written
+    assert cost.matmul_flops == matmul
+    assert cost.attention_flops == attention
+    assert cost.memory_seconds == pytest.approx((weights + read + written) / 1e9)
+    assert cost.compute_seconds == pytest.approx((matmul + attention) / 4e12)
+    assert cost.seconds >= cost.bytes / DEVICE.bandwidth
+    assert cost.seconds >= cost.flops / 4e12
+    assert cost.seconds in (cost.memory_seconds, cost.compute_seconds)
+
+
+@given(rows, st.tuples(st.integers(0, 200), st.integers(1, 60), st.booleans()))
+def test_another_row_never_makes_a_step_cheaper(parts, extra):
+    fewer, more = ROOFLINE.step(plan_of(parts)), ROOFLINE.step(plan_of([*parts, extra]))
+    assert more.seconds >= fewer.seconds
+    assert more.bytes > fewer.bytes
+    assert more.flops > fewer.flops
+
+
+@given(st.integers(1, 50), st.integers(1, 500))
+def test_decode_floor_is_the_step_of_identical_rows(batch, context):
+    plan = plan_of([(context - 1, 1, True)] * batch)
+    assert ROOFLINE.decode_floor(batch, context) == ROOFLINE.step(plan)
+
+
+@given(st.integers(1, 500))
+def test_prefill_is_the_step_of_one_whole_prompt(tokens):
+    assert ROOFLINE.prefill(tokens) == ROOFLINE.step(plan_of([(0, tokens, True)]))
+
+
+@given(st.integers(1, 300), st.integers(1, 300))
+def test_chunks_do_the_arithmetic_of_the_whole(first, second):
+    whole = ROOFLINE.prefill(first + second)
+    chunks = [ROOFLINE.step(plan_of([p])) for p in ((0, first, False), (first, second, True))]
+    assert sum(chunk.flops for chunk in chunks) == whole.flops
+    assert sum(chunk.kv_written_bytes for chunk in chunks) == whole.kv_written_bytes
+    assert sum(chunk.weight_bytes for chunk in chunks) > whole.weight_bytes
+
+
+def test_a_plan_without_rows_costs_nothing():
+    cost = ROOFLINE.step(plan_of([]))
+    assert (cost.bytes, cost.flops, cost.seconds) == (0, 0, 0.0)
+
+
+def test_decode_is_bound_by_bandwidth_and_a_long_prefill_by_compute():
+    slow = Device("slow", "slow", 2**30, 1e9, {"bfloat16": 1e10}, "datasheet", "test")
+    roofline = Roofline(SPEC, KVLayout.of(SPEC), slow)
+    assert roofline.decode_floor(1, 100).bound == "bandwidth"
+    assert roofline.prefill(500).bound == "compute"
+
+
+def test_the_weight_dtype_sets_bytes_and_rate():
+    wide = Roofline(SPEC, KVLayout.of(SPEC), DEVICE, "float32")
+    assert wide.decode_floor(1, 1).weight_bytes == 2 * ROOFLINE.decode_floor(1, 1).weight_bytes
+    assert (wide.flop_rate, wide.compute_dtype) == (1e12, "float32")
+
+
+def test_a_rate_of_another_dtype_is_named():
+    roofline = Roofline(SPEC, KVLayout.of(SPEC), DEVICE, "float16")
+    assert (roofline.flop_rate, roofline.compute_dtype) == (1e12, "float32")
+
+
+def test_unknown_weight_dtype():
+    with pytest.raises(KvhouseError, match="unknown weight dtype 'int3'"):
+        Roofline(SPEC, KVLayout.of(SPEC), DEVICE, "int3")
