@@ -1,0 +1,231 @@
+"""The engine: prompts in, tokens out, on the scheduler and the pages of the core."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvhouse.core.check import check
+from kvhouse.core.memory import DEFAULT_WATERMARK, make_memory
+from kvhouse.core.scheduler import Scheduler, SchedulerConfig
+from kvhouse.engine.adapter import ModelAdapter
+from kvhouse.engine.executor import TorchExecutor
+from kvhouse.engine.kernels.gather import GatherKernel
+from kvhouse.engine.kv import KVTensors
+from kvhouse.engine.live import LiveRequest
+from kvhouse.engine.load import LoadedModel, load_model
+from kvhouse.engine.outputs import Completion, StepOutput, Token
+from kvhouse.engine.prompt import prompt_ids
+from kvhouse.engine.sampler import SamplingParams
+from kvhouse.errors import KvhouseError
+from kvhouse.layout import KVLayout
+
+Prompt = str | Sequence[int]
+
+GREEDY = SamplingParams()
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How an engine keeps KV and forms its steps.
+
+    Attributes:
+        kv_memory: Budget for KV in bytes; the pool takes the whole blocks in it.
+        kv_format: Format of keys and values in the pool.
+        policy: ``paged`` or ``contiguous``.
+        block_size: Tokens in a block.
+        max_length: Longest request, prompt and output, in tokens; None for the model's own.
+        token_budget: Most tokens computed in one step.
+        max_running: Most requests that hold memory at once.
+        watermark: Share of the pool that ``paged`` admissions leave free.
+        checked: Check every invariant of the core after every step.
+    """
+
+    kv_memory: int
+    kv_format: str = "fp32"
+    policy: str = "paged"
+    block_size: int = 16
+    max_length: int | None = None
+    token_budget: int = 2048
+    max_running: int = 256
+    watermark: float = DEFAULT_WATERMARK
+    checked: bool = False
+
+
+class Engine:
+    """Serves one model.
+
+    Requests come in by ``generate`` (all answers at once), ``stream`` (token by token) or
+    ``submit`` and ``step`` (the caller leads). The three can be mixed: whoever advances the
+    engine advances everyone, and each gets the output of its own requests only.
+
+    Raises:
+        UnsupportedModel: The engine would not compute this model exactly.
+        KvhouseError: A setting is out of range, or the memory is not there.
+    """
+
+    def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
+        spec = loaded.spec
+        max_length = config.max_length or spec.max_length
+        if max_length > spec.max_length:
+            raise KvhouseError(
+                f"max_length {max_length:,}: the model was made for {spec.max_length:,} tokens"
+            )
+        layout = KVLayout.of(spec, config.kv_format, config.block_size)
+        blocks = layout.blocks_in(config.kv_memory)
+        memory = make_memory(config.policy, layout, blocks, max_length, config.watermark)
+        limits = SchedulerConfig(
+            max_length, config.token_budget, config.max_running, config.checked
+        )
+        self.spec = spec
+        self.config = config
+        self.tokenizer = loaded.tokenizer
+        self.scheduler = Scheduler(memory, limits)
+        self.kv = KVTensors(layout, blocks)
+        kernel = GatherKernel(self.kv, max_length, loaded.model.dtype)
+        adapter = ModelAdapter(loaded.model, kernel, spec)
+        self.executor = TorchExecutor(adapter, loaded.eos_token_ids)
+        self._live: dict[int, LiveRequest] = {}
+
+    @classmethod
+    def load(
+        cls,
+        model: str | Path,
+        *,
+        kv_memory: int,
+        kv_format: str = "fp32",
+        policy: str = "paged",
+        block_size: int = 16,
+        max_length: int | None = None,
+        dtype: str = "float32",
+        token_budget: int = 2048,
+        max_running: int = 256,
+        watermark: float = DEFAULT_WATERMARK,
+    ) -> Engine:
+        """Load a model and build its engine; see ``load_model`` and ``EngineConfig``."""
+        config = EngineConfig(
+            kv_memory=kv_memory,
+            kv_format=kv_format,
+            policy=policy,
+            block_size=block_size,
+            max_length=max_length,
+            token_budget=token_budget,
+            max_running=max_running,
+            watermark=watermark,
+        )
+        return cls(load_model(model, dtype), config)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a request is under way, or output waits to be fetched with ``step``."""
+        return bool(self._live)
+
+    def submit(self, prompt: Prompt, max_new_tokens: int, sampling: SamplingParams = GREEDY) -> int:
+        """Put a request in the queue and return its id; ``step`` then gives its output.
+
+        Raises:
+            RequestRejected: The prompt is empty or no prompt for this model, or the request could
+                never finish in this pool.
+        """
+        return self._submit(prompt, max_new_tokens, sampling, led_by_caller=True).id
+
+    def step(self) -> StepOutput:
+        """Advance every request by one step, and fetch what is new of those from ``submit``."""
+        if self.scheduler.has_work:
+            self._advance()
+        led = [live for live in self._live.values() if live.led_by_caller]
+        tokens = tuple(token for live in led for token in live.take_tokens())
+        done = tuple(live.completion for live in led if live.completion is not None)
+        for completion in done:
+            del self._live[completion.request]
+        return StepOutput(tokens, done)
+
+    def cancel(self, request: int) -> None:
+        """Drop a request and everything it holds; one that has ended is left alone."""
+        live = self._live.pop(request, None)
+        if live is not None and live.completion is None:
+            self.scheduler.cancel(live.request)
+            self.executor.drop(request)
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        max_new_tokens: int,
+        sampling: SamplingParams = GREEDY,
+    ) -> list[Completion]:
+        """Answer all prompts.
+
+        Whatever interrupts it, Ctrl-C included, cancels its requests.
+
+        Raises:
+            RequestRejected: One of the prompts cannot be served; then none is.
+        """
+        if isinstance(prompts, str) or any(isinstance(prompt, int) for prompt in prompts):
+            raise KvhouseError("generate takes a list of prompts: give a single one as [prompt]")
+        mine: list[LiveRequest] = []
+        try:
+            for prompt in prompts:
+                # One by one, so that what was submitted is known when a later one is refused.
+                mine.append(self._submit(prompt, max_new_tokens, sampling))  # noqa: PERF401
+            while any(live.completion is None for live in mine):
+                self._advance()
+            return [live.completion for live in mine if live.completion is not None]
+        finally:
+            for live in mine:
+                self.cancel(live.id)
+
+    def stream(
+        self, prompt: Prompt, max_new_tokens: int, sampling: SamplingParams = GREEDY
+    ) -> Iterator[Token]:
+        """Answer one prompt token by token.
+
+        Nothing happens before the first token is asked for. Closing the iterator, or whatever
+        interrupts it, cancels the request.
+
+        Raises:
+            RequestRejected: See ``submit``.
+            KvhouseError: The model's output was of no use.
+        """
+        live = self._submit(prompt, max_new_tokens, sampling)
+        try:
+            while live.completion is None:
+                self._advance()
+                yield from live.take_tokens()
+            if live.completion.error:
+                raise KvhouseError(live.completion.error)
+        finally:
+            self.cancel(live.id)
+
+    def _submit(
+        self,
+        prompt: Prompt,
+        max_new_tokens: int,
+        sampling: SamplingParams,
+        *,
+        led_by_caller: bool = False,
+    ) -> LiveRequest:
+        ids = prompt_ids(prompt, self.tokenizer, self.spec.vocab_size)
+        request = self.scheduler.submit(len(ids), max_new_tokens)
+        live = LiveRequest(request, self.tokenizer, led_by_caller)
+        self._live[request.id] = live
+        self.executor.add(request.id, ids, sampling)
+        return live
+
+    def _advance(self) -> None:
+        """One step for everyone. An interrupted one is as if it had not been."""
+        plan = self.scheduler.schedule()
+        try:
+            result = self.executor.execute(plan)
+        except BaseException:
+            self.scheduler.abandon(plan)
+            raise
+        finished = self.scheduler.apply(plan, result)
+        ended = {request.id for request in finished}
+        for sampled in result.sampled:
+            live = self._live[sampled.request]
+            live.update(self.executor, stopped=sampled.stop, ended=sampled.request in ended)
+        for request in finished:
+            self.executor.drop(request.id)
+        if not self.scheduler.has_work:
+            check(self.scheduler)

@@ -1,0 +1,95 @@
+"""The executor of the engine: a real model on real pages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from kvhouse.core.step import Row, Sampled, StepPlan, StepResult
+from kvhouse.engine.adapter import ModelAdapter
+from kvhouse.engine.packed import pack
+from kvhouse.engine.sampler import Sampler, SamplingParams
+
+
+@dataclass(slots=True)
+class _Live:
+    """What a request needs besides its pages: known token ids, and how the next one is found."""
+
+    tokens: list[int]
+    sampler: Sampler
+    stops: frozenset[int]
+    error: str | None = None
+
+
+class TorchExecutor:
+    """Runs step plans through a model; the seconds it gives are measured.
+
+    A request's tokens are registered with ``add`` before the first plan that names it, and kept
+    until ``drop``.
+
+    Args:
+        adapter: The model on the pool's pages.
+        eos_token_ids: The model's own end tokens.
+    """
+
+    timing = "measured"
+
+    def __init__(self, adapter: ModelAdapter, eos_token_ids: Collection[int]) -> None:
+        self.adapter = adapter
+        self.eos_token_ids = frozenset(eos_token_ids)
+        self._live: dict[int, _Live] = {}
+
+    @property
+    def requests(self) -> tuple[int, ...]:
+        """Ids of the requests that are registered."""
+        return tuple(self._live)
+
+    def add(self, request: int, token_ids: Sequence[int], sampling: SamplingParams) -> None:
+        """Register a request's prompt."""
+        stops = frozenset(sampling.stop_token_ids)
+        if not sampling.ignore_eos:
+            stops |= self.eos_token_ids
+        self._live[request] = _Live(list(token_ids), Sampler(sampling), stops)
+
+    def drop(self, request: int) -> None:
+        """Forget a request that has ended."""
+        del self._live[request]
+
+    def tokens(self, request: int) -> Sequence[int]:
+        """A request's known token ids: its prompt, then what was sampled."""
+        return self._live[request].tokens
+
+    def error(self, request: int) -> str | None:
+        """Why a request was ended early, if the model's output for it was of no use."""
+        return self._live[request].error
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Compute every row of ``plan`` and sample."""
+        began = time.perf_counter()
+        tokens = {row.request: self._live[row.request].tokens for row in plan.rows}
+        logits = self.adapter.forward(pack(plan, tokens))
+        # A peak that is not finite means NaN or infinity somewhere in the row.
+        usable = torch.isfinite(logits.amax(-1)).tolist()
+        sampling = [row for row in plan.rows if row.samples]
+        sampled = tuple(
+            self._sample(row, logits[i]) if usable[i] else self._fail(row)
+            for i, row in enumerate(sampling)
+        )
+        return StepResult(time.perf_counter() - began, sampled)
+
+    def _sample(self, row: Row, logits: torch.Tensor) -> Sampled:
+        live = self._live[row.request]
+        position = row.first + row.count
+        token = live.sampler.choose(logits, position)
+        # An earlier try of this step may have been interrupted after it sampled this token.
+        live.tokens[position:] = [token]
+        return Sampled(row.request, token in live.stops)
+
+    def _fail(self, row: Row) -> Sampled:
+        """End one request; the others of the step are not touched."""
+        position = row.first + row.count
+        self._live[row.request].error = f"the model gave no finite logits at position {position}"
+        return Sampled(row.request, stop=True)

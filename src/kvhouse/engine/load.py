@@ -1,0 +1,126 @@
+"""Load a model's weights and tokenizer from this machine; the network is never asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kvhouse import spec
+from kvhouse.engine.quiet import quiet
+from kvhouse.engine.support import refuse_unsupported
+from kvhouse.errors import KvhouseError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model ready for the engine.
+
+    Attributes:
+        spec: What it keeps per token.
+        model: The network, in evaluation mode.
+        tokenizer: None where its directory has none; prompts are then token ids.
+    """
+
+    spec: spec.ModelSpec
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase | None
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """The tokens with which the model ends its answer."""
+        ids = self.model.generation_config.eos_token_id
+        if ids is None:
+            return frozenset()
+        return frozenset([ids] if isinstance(ids, int) else ids)
+
+
+def load_model(source: str | Path, dtype: str = "float32") -> LoadedModel:
+    """Load a model.
+
+    Args:
+        source: A directory with ``config.json`` and safetensors, a ``.gguf`` file, or the name of
+            a model whose weights come with an installed package, such as ``smollm2``.
+        dtype: What the weights are widened or narrowed to and computed in.
+
+    Raises:
+        SpecError: Nothing is there, or its description is damaged.
+        UnsupportedModel: The engine cannot run it.
+        KvhouseError: The weights are missing or damaged, or no such dtype.
+    """
+    if dtype not in spec.DTYPE_BYTES:
+        raise KvhouseError(f"unknown dtype {dtype!r}: choose one of {', '.join(spec.DTYPE_BYTES)}")
+    described = spec.load(source)
+    directory = _directory(source)
+    model = _load_weights(directory, getattr(torch, dtype))
+    return LoadedModel(described, model, _load_tokenizer(directory))
+
+
+def _directory(source: str | Path) -> Path:
+    """The directory with the weights, converted from GGUF if need be."""
+    path = Path(source)
+    if isinstance(source, str) and source in spec.catalogue():
+        path = spec.find_gguf(source)
+    if path.suffix == ".gguf" and path.is_file():
+        from kvhouse.engine.gguf_weights import converted
+
+        return converted(path)
+    if not path.is_dir():
+        raise KvhouseError(f"{path}: describes a model, but to run it the engine needs its weights")
+    if not any(path.glob("*.safetensors")):
+        raise KvhouseError(f"{path}: holds no weights: no .safetensors file in this directory")
+    return path
+
+
+def _load_weights(directory: Path, dtype: torch.dtype) -> PreTrainedModel:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with _readable(directory), quiet():
+        config = AutoConfig.from_pretrained(directory, local_files_only=True)
+    refuse_unsupported(config)
+    auto: Any = AutoModelForCausalLM
+    with _readable(directory), quiet():
+        model, info = auto.from_pretrained(
+            directory,
+            config=config,
+            dtype=dtype,
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    # Transformers fills what is missing with random numbers and goes on.
+    if info["missing_keys"]:
+        missing = sorted(info["missing_keys"])
+        raise KvhouseError(f"{directory}: {len(missing)} weights are missing, {missing[0]} first")
+    loaded: PreTrainedModel = model.eval()
+    return loaded
+
+
+def _load_tokenizer(directory: Path) -> PreTrainedTokenizerBase | None:
+    from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+    if not any((directory / name).is_file() for name in _TOKENIZER_FILES):
+        return None
+    with _readable(directory), quiet():
+        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
+    assert isinstance(tokenizer, PreTrainedTokenizerBase)
+    return tokenizer
+
+
+@contextmanager
+def _readable(directory: Path) -> Iterator[None]:
+    """Turn whatever a reader of damaged files raises into one line that names the directory."""
+    try:
+        yield
+    except Exception as error:
+        line = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise KvhouseError(f"{directory}: cannot be loaded: {line}") from error
