@@ -9,6 +9,7 @@ import typer
 
 from kvhouse.cli.plan import plan_command
 from kvhouse.cli.replay import replay_command
+from kvhouse.cli.run import run_command
 from kvhouse.errors import KvhouseError
 
 INTERRUPTED = 130
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 app.command("plan")(plan_command)
 app.command("replay")(replay_command)
+app.command("run")(run_command)
 
 
 def main() -> NoReturn:

@@ -67,7 +67,7 @@ class Engine:
 
     def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
         spec = loaded.spec
-        max_length = config.max_length or spec.max_length
+        max_length = spec.max_length if config.max_length is None else config.max_length
         if max_length > spec.max_length:
             raise KvhouseError(
                 f"max_length {max_length:,}: the model was made for {spec.max_length:,} tokens"
@@ -189,9 +189,11 @@ class Engine:
         """
         live = self._submit(prompt, max_new_tokens, sampling)
         try:
-            while live.completion is None:
-                self._advance()
-                yield from live.take_tokens()
+            # Between two of its tokens others may have advanced it, even to its end.
+            while (tokens := live.take_tokens()) or live.completion is None:
+                yield from tokens
+                if not tokens:
+                    self._advance()
             if live.completion.error:
                 raise KvhouseError(live.completion.error)
         finally:

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 
-from kvhouse.engine.quiet import quiet
+from kvhouse.engine.quiet import quiet, reading
 from kvhouse.errors import KvhouseError, UnsupportedModel
 from kvhouse.spec.gguf_header import Header, Tensor, read_header
 
@@ -57,7 +58,7 @@ def converted(path: Path) -> Path:
             _publish(work, target)
         finally:
             shutil.rmtree(work, ignore_errors=True)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise KvhouseError(
             f"{path}: cannot keep its converted weights in {target.parent}: {error}; "
             "set XDG_CACHE_HOME to a directory with room"
@@ -88,11 +89,12 @@ def _convert(path: Path, directory: Path) -> None:
     for table in _ROPE_TABLES:
         if table in header.tensors:
             raise UnsupportedModel(f"{path}: the engine cannot apply its RoPE factors ({table})")
-    with quiet():
+    with reading(path):
         place = {"gguf_file": path.name, "local_files_only": True}
         config = AutoConfig.from_pretrained(path.parent, **place)
         tokenizer = AutoTokenizer.from_pretrained(path.parent, **place)
         weights = dict(_weights(path, header, config))
+    with quiet():
         save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
         config.save_pretrained(directory)
         tokenizer.save_pretrained(directory)

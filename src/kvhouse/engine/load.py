@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kvhouse import spec
-from kvhouse.engine.quiet import quiet
+from kvhouse.engine.quiet import reading
 from kvhouse.engine.support import refuse_unsupported
 from kvhouse.errors import KvhouseError
 
@@ -84,11 +82,11 @@ def _directory(source: str | Path) -> Path:
 def _load_weights(directory: Path, dtype: torch.dtype) -> PreTrainedModel:
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    with _readable(directory), quiet():
+    with reading(directory):
         config = AutoConfig.from_pretrained(directory, local_files_only=True)
     refuse_unsupported(config)
     auto: Any = AutoModelForCausalLM
-    with _readable(directory), quiet():
+    with reading(directory):
         model, info = auto.from_pretrained(
             directory,
             config=config,
@@ -110,17 +108,7 @@ def _load_tokenizer(directory: Path) -> PreTrainedTokenizerBase | None:
 
     if not any((directory / name).is_file() for name in _TOKENIZER_FILES):
         return None
-    with _readable(directory), quiet():
+    with reading(directory):
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
     return tokenizer
-
-
-@contextmanager
-def _readable(directory: Path) -> Iterator[None]:
-    """Turn whatever a reader of damaged files raises into one line that names the directory."""
-    try:
-        yield
-    except Exception as error:
-        line = next(iter(str(error).splitlines()), "") or type(error).__name__
-        raise KvhouseError(f"{directory}: cannot be loaded: {line}") from error

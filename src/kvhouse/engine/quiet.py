@@ -1,4 +1,4 @@
-"""Keep transformers from printing while it loads."""
+"""Let transformers read files without printing, and with errors that fit a line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import contextlib
 import io
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+from kvhouse.errors import KvhouseError
 
 
 @contextlib.contextmanager
@@ -27,3 +30,16 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
+
+
+@contextlib.contextmanager
+def reading(place: Path) -> Iterator[None]:
+    """Read silently; whatever a reader of damaged files raises becomes one line about ``place``."""
+    try:
+        with quiet():
+            yield
+    except KvhouseError:
+        raise
+    except Exception as error:
+        line = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise KvhouseError(f"{place}: cannot be loaded: {line}") from error

@@ -23,6 +23,7 @@ class RequestRecord:
         prompt_tokens: Length of its prompt.
         max_new_tokens: The most tokens it may generate.
         arrival: When it arrived.
+        request: Its id in the scheduler; None if it was rejected.
         rejection: Why it was refused, if it was; then nothing below is set.
         admitted: When the step began in which it first got memory.
         first_token: When the step ended that gave its first token.
@@ -35,6 +36,7 @@ class RequestRecord:
     prompt_tokens: int
     max_new_tokens: int
     arrival: float
+    request: int | None = None
     rejection: str | None = None
     admitted: float | None = None
     first_token: float | None = None
@@ -151,6 +153,7 @@ class _Drive:
                 record.rejection = str(rejection)
                 self.on_ended(record)
                 continue
+            record.request = request.id
             self._live[request.id] = record
             if self.on_submitted:
                 self.on_submitted(request, asked)

@@ -59,13 +59,14 @@ class GatherKernel:
 
     def __init__(self, kv: KVTensors, max_length: int, dtype: torch.dtype) -> None:
         self.kv = kv
-        self.scratch_slots = max(max_length, _LEAST_SCRATCH)
+        longest = min(max_length, kv.blocks * kv.layout.block_size)
+        self.scratch_slots = max(longest, _LEAST_SCRATCH)
         elements = self.scratch_slots * kv.vector_elements
         self.scratch = (
             torch.empty(elements, dtype=kv.dtype),
             torch.empty(elements, dtype=kv.dtype),
         )
-        self.causal = _causal_mask(_TILE, max(max_length, _TILE), dtype)
+        self.causal = _causal_mask(_TILE, max(longest, _TILE), dtype)
 
     def prepare(self, step: PackedStep) -> GatherStep:
         """Compute the slots of all tokens, and group the decoding rows."""

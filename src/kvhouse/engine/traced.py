@@ -1,0 +1,88 @@
+"""A traffic trace, served for real: replay's own drive with the engine's executor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from kvhouse.core.request import Request
+from kvhouse.core.scheduler import SchedulerConfig
+from kvhouse.core.step import StepPlan
+from kvhouse.engine.adapter import ModelAdapter
+from kvhouse.engine.engine import EngineConfig
+from kvhouse.engine.executor import TorchExecutor
+from kvhouse.engine.kernels.gather import GatherKernel
+from kvhouse.engine.kv import KVTensors
+from kvhouse.engine.load import LoadedModel
+from kvhouse.engine.sampler import SamplingParams
+from kvhouse.layout import KVLayout
+from kvhouse.replayer.drive import RequestRecord
+from kvhouse.replayer.results import ReplayResult
+from kvhouse.replayer.scenario import Scenario
+from kvhouse.replayer.traces import Trace, TraceRequest
+from kvhouse.spec.model import ModelSpec
+
+#: A trace says how long each output is, so no token may end it early.
+_TO_THE_END = SamplingParams(ignore_eos=True)
+
+
+def scenario_for(
+    config: EngineConfig, spec: ModelSpec, trace: Trace, *, as_backlog: bool = False
+) -> Scenario:
+    """The scenario of serving ``trace`` with the pool and the limits of an engine.
+
+    Raises:
+        KvhouseError: A setting is out of range.
+    """
+    limits = SchedulerConfig(
+        spec.max_length if config.max_length is None else config.max_length,
+        config.token_budget,
+        config.max_running,
+        config.checked,
+    )
+    layout = KVLayout.of(spec, config.kv_format, config.block_size)
+    return Scenario(
+        trace, layout, config.policy, config.kv_memory, limits, config.watermark, as_backlog
+    )
+
+
+def run_trace(
+    loaded: LoadedModel,
+    scenario: Scenario,
+    *,
+    seed: int = 0,
+    on_ended: Callable[[RequestRecord], None] | None = None,
+    on_plan: Callable[[StepPlan], None] | None = None,
+) -> ReplayResult:
+    """Serve a scenario with a real model; step times are measured, idle gaps are skipped.
+
+    Traces hold lengths and no texts, so prompts are random token ids.
+
+    Args:
+        loaded: The model; its spec is the scenario's.
+        scenario: The traffic, the pool and the limits.
+        seed: Decides the prompts.
+        on_ended: Called for each request that finished or was rejected.
+        on_plan: Called for each step's plan.
+
+    Raises:
+        KvhouseError: The pool cannot be built as described, or the memory is not there.
+    """
+    kv = KVTensors(scenario.layout, scenario.blocks)
+    kernel = GatherKernel(kv, scenario.config.max_length, loaded.model.dtype)
+    adapter = ModelAdapter(loaded.model, kernel, loaded.spec)
+    executor = TorchExecutor(adapter, loaded.eos_token_ids)
+    prompts = np.random.default_rng(seed)
+
+    def register(request: Request, asked: TraceRequest) -> None:
+        ids = prompts.integers(loaded.spec.vocab_size, size=asked.prompt_tokens)
+        executor.add(request.id, ids.tolist(), _TO_THE_END)
+
+    def forget(record: RequestRecord) -> None:
+        if record.request is not None:
+            executor.drop(record.request)
+        if on_ended:
+            on_ended(record)
+
+    return scenario.drive(executor, on_submitted=register, on_ended=forget, on_plan=on_plan)
