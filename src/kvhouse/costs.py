@@ -100,6 +100,7 @@ class Roofline:
             weight_dtype: Dtype of the weights and of the arithmetic; by default the spec's.
 
         Raises:
+            UnsupportedModel: The model's weights are not known.
             KvhouseError: Unknown dtype, or no FLOP/s known for it.
         """
         self.spec = spec
@@ -115,7 +116,7 @@ class Roofline:
         # The output projection is needed only for rows that sample. Where it is narrower than the
         # residual stream (OPT-350M), the other rows are counted a little too low: still a floor.
         self._head = spec.vocab_size * spec.hidden_size
-        self._body = spec.matmul_parameters - self._head
+        self._body = spec.counted()[1] - self._head
         # Full attention's FLOPs are proportional to the context, so one figure serves.
         self._attention_flops = sum(layer.attention_flops(1) for layer in spec.layers)
 

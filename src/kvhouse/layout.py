@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from kvhouse.errors import KvhouseError
+from kvhouse.errors import KvhouseError, UnsupportedModel
 from kvhouse.formats import KVFormat, get_format
-from kvhouse.spec.model import Layer, ModelSpec
+from kvhouse.spec.layers import FullAttention, Layer, describe
+from kvhouse.spec.model import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,15 @@ class KVLayout:
         """Lay out ``spec`` in ``kv_format``.
 
         Raises:
+            UnsupportedModel: A layer does not keep every token, each in vectors of one size.
             KvhouseError: Unknown format, or a block size below one token.
         """
+        for layer in spec.layers:
+            if type(layer) is not FullAttention:
+                raise UnsupportedModel(
+                    f"{spec.name}: blocks hold full attention only, and this model has layers of "
+                    f"kind {describe(layer)!r}: kvhouse.spec gives their bytes"
+                )
         if block_size < 1:
             raise KvhouseError(f"block size {block_size}: a block holds at least 1 token")
         fmt = get_format(kv_format)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvhouse.errors import SpecError
-from kvhouse.spec import ModelSpec, load
+from kvhouse.spec import FullAttention, ModelSpec, load
 from kvhouse.spec.hf_config import read_config
 from kvhouse.spec.json_file import MOST_BYTES
 
@@ -29,13 +29,17 @@ def assert_clear(error: SpecError, where: str) -> None:
 
 def assert_sane(spec: ModelSpec) -> None:
     assert 1 <= len(spec.layers) <= 2**12
-    layer = spec.layers[0]
+    layer = spec.layers[0].parts[0]
+    assert isinstance(layer, FullAttention)
     sizes = [layer.query_heads, layer.kv_heads, layer.key_dim, layer.value_dim]
     sizes += [spec.hidden_size, spec.vocab_size, spec.max_length]
     assert all(type(size) is int and 1 <= size <= 2**32 for size in sizes)
     assert layer.query_heads % layer.kv_heads == 0
-    assert spec.matmul_parameters > 0
-    assert 0 < spec.parameters < 2**80
+    if spec.weights_unknown:
+        assert spec.parameters is spec.matmul_parameters is None
+    else:
+        assert spec.matmul_parameters > 0
+        assert 0 < spec.parameters < 2**80
 
 
 SIZES = [

@@ -6,46 +6,32 @@ from pathlib import Path
 import pytest
 
 from kvhouse.errors import UnsupportedModel
-from kvhouse.spec import load
+from kvhouse.layout import KVLayout
+from kvhouse.planner import plan
+from kvhouse.spec import FullAttention, load
+from kvhouse.spec.hf_config import read_config
 
 Tiny = Callable[..., dict[str, object]]
 Write = Callable[[object], Path]
 
-SLIDING = ["full_attention", "sliding_attention", "full_attention"]
 CASES: list[tuple[str, dict[str, object], str]] = [
-    ("llama", {"model_type": "mixtral"}, "model type 'mixtral'"),
-    ("llama", {"model_type": "gemma3", "text_config": {}}, "model type 'gemma3'"),
-    ("llama", {"model_type": "qwen3_moe"}, "gpt2, llama, mistral, opt, phi, phi3, qwen2, qwen3"),
+    ("llama", {"model_type": "lama"}, "model type 'lama' is not supported; did you mean .*'llama'"),
+    ("llama", {"model_type": "x" * 500}, "model type 'xxx"),
+    ("llama", {"model_type": "blt"}, "'blt' is not supported: .*beside patches"),
+    ("llama", {"model_type": "gemma4_assistant"}, "a drafter, which reads the KV of the model"),
+    ("llama", {"model_type": "bert"}, "an encoder, which keeps no KV"),
     ("llama", {"architectures": ["LlamaForSequenceClassification"]}, "SequenceClassification"),
+    ("llama", {"model_type": "olmo", "architectures": ["OlmoForTokens"]}, "it is OlmoForCausalLM"),
     ("gpt2", {"architectures": ["LlamaForCausalLM"]}, "it is GPT2LMHeadModel"),
-    ("mistral", {"sliding_window": 64}, "only the last 64 tokens"),
-    ("mistral", {"sliding_window": 4, "layer_types": ["full_attention"] * 3}, "last 4 tokens"),
-    (
-        "mistral",
-        {"sliding_window": ..., "max_position_embeddings": 4096},
-        r"'sliding_window' \(left out.*4096",
-    ),
-    ("qwen2", {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 2}, "last 9"),
-    ("qwen2", {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 0}, "last 9"),
-    ("qwen3", {"use_sliding_window": True, "sliding_window": 9}, "last 9"),
-    (
-        "qwen3",
-        {"use_sliding_window": True, "max_position_embeddings": 10000},
-        r"left out.*last 4096",
-    ),
-    ("qwen2", {"layer_types": SLIDING}, "layer type 'sliding_attention'"),
-    ("qwen3", {"layer_types": ["linear_attention"] * 3}, "layer type 'linear_attention'"),
-    ("llama", {"layer_types": SLIDING}, "layer type 'sliding_attention'"),
-    ("phi3", {"sliding_window": 33}, "only the last 33 tokens"),
-    ("llama", {"sliding_window": 33}, "only the last 33 tokens"),
+    ("qwen3", {"layer_types": ["linear_attention"] * 3}, "'qwen3' has no linear or recurrent"),
+    ("llama", {"layer_types": ["full_attention", "magic", "mlp"]}, "layer type 'magic' is not"),
     ("llama", {"attention_chunk_size": 16}, "attention_chunk_size.*chunk"),
     ("llama", {"kv_lora_rank": 512}, "kv_lora_rank.*MLA"),
-    ("llama", {"num_local_experts": 8}, "num_local_experts.*experts"),
+    ("llama", {"num_kv_shared_layers": 1}, "num_kv_shared_layers.*does not have"),
+    ("llama", {"kv_sharing_modes": ["reuse"]}, "kv_sharing_modes.*another layer's KV"),
     ("llama", {"text_config": {"hidden_size": 8}}, "text_config.*config of its own"),
-    ("llama", {"quantization_config": {"bits": 4}}, "quantization_config.*quantised"),
-    ("llama", {"num_nextn_predict_layers": 1}, "multi-token-prediction"),
-    ("llama", {"per_layer_config": {"0": {}}}, "layers differ"),
-    ("gpt2", {"add_cross_attention": True}, "add_cross_attention.*cross-attention"),
+    ("llama", {"per_layer_config": {"0": {}}}, "layers that differ"),
+    ("llama", {"block_configs": [{}]}, "layers differ"),
     ("gpt2", {"is_encoder_decoder": True}, "is_encoder_decoder.*encoder"),
 ]
 
@@ -75,8 +61,41 @@ def test_fields_that_say_no_are_no_reason(
     assert len(load(write(tiny("llama", **changes))).layers) == 3
 
 
+UNCOUNTED: list[tuple[str, dict[str, object], str]] = [
+    ("llama", {"num_local_experts": 8}, "experts.*num_local_experts"),
+    ("llama", {"quantization_config": {"bits": 4}}, "quantised.*quantization_config"),
+    ("llama", {"num_nextn_predict_layers": 1}, "predict several tokens"),
+    ("gpt2", {"add_cross_attention": True}, "cross attention.*add_cross_attention"),
+    ("llama", {"model_type": "olmo"}, "model type 'olmo' are not counted"),
+]
+
+
+@pytest.mark.parametrize(("model_type", "changes", "reason"), UNCOUNTED)
+def test_weights_that_are_not_counted_are_never_guessed(
+    model_type: str, changes: dict[str, object], reason: str, tiny: Tiny, write: Write
+) -> None:
+    path = write(tiny(model_type, **changes))
+    spec = load(path)
+    assert spec.parameters is spec.matmul_parameters is None
+    asks = [spec.weight_bytes, spec.counted]
+    if all(type(layer) is FullAttention for layer in spec.layers):
+        asks.append(lambda: plan(path, "a100-80g"))
+    for ask in asks:
+        with pytest.raises(UnsupportedModel, match=reason) as caught:
+            ask()
+        assert str(path) in str(caught.value)
+
+
 def test_quantisation_stated_beside_the_config(tiny: Tiny, write: Write) -> None:
     path = write(tiny("llama"))
     path.with_name("hf_quant_config.json").write_text("{}")
-    with pytest.raises(UnsupportedModel, match=r"hf_quant_config\.json: its weights are quantised"):
-        load(path.parent)
+    with pytest.raises(UnsupportedModel, match=r"weights are quantised, as hf_quant_config\.json"):
+        load(path.parent).weight_bytes()
+
+
+def test_blocks_refuse_what_is_not_full_attention_by_name(tiny: Tiny) -> None:
+    spec = read_config(tiny("mistral", sliding_window=9), "m", "here")
+    with pytest.raises(
+        UnsupportedModel, match=r"^m: blocks hold full attention only.*'sliding wind"
+    ):
+        KVLayout.of(spec)

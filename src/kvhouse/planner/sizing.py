@@ -14,7 +14,7 @@ from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
 from kvhouse.planner.budget import DEFAULT_UTILIZATION, Budget, kv_budget
 from kvhouse.planner.concurrency import requests_that_fit
-from kvhouse.spec.model import DTYPE_BYTES, ModelSpec
+from kvhouse.spec.model import DTYPE_BYTES, NO_LIMIT, ModelSpec
 
 #: Context that a plan is made for when none is given, unless the model's own limit is lower.
 DEFAULT_CONTEXT = 4096
@@ -131,6 +131,8 @@ def plan(
     """
     model = model if isinstance(model, ModelSpec) else spec.load(model)
     device = device if isinstance(device, Device) else devices.get(device)
+    if max_length is None and model.max_length == NO_LIMIT:
+        raise KvhouseError(f"{model.name}: its config states no longest context: give --max-length")
     max_length = model.max_length if max_length is None else max_length
     context = min(DEFAULT_CONTEXT, max_length) if context is None else context
     weight_dtype = weight_dtype or model.dtype

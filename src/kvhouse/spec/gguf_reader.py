@@ -12,7 +12,8 @@ from pathlib import Path
 from kvhouse.errors import SpecError, UnsupportedModel
 from kvhouse.spec.fields import Fields, show, show_path
 from kvhouse.spec.gguf_header import Header, Tensor, read_header
-from kvhouse.spec.model import FullAttention, ModelSpec
+from kvhouse.spec.layers import FullAttention
+from kvhouse.spec.model import ModelSpec
 
 # The architectures whose layers are plain full attention, with the class that runs them.
 _ARCHITECTURES = {

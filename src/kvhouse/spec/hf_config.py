@@ -7,45 +7,57 @@ configs leave out (biases, tied embeddings, head_dim) follow the rules of the fa
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from kvhouse.errors import UnsupportedModel
+from kvhouse.spec.config import (
+    MOST_LAYERS,
+    MOST_TOKENS,
+    Config,
+    architectures,
+    decoder_config,
+)
+from kvhouse.spec.decoder import decoder_layers
 from kvhouse.spec.families import FAMILIES, Family, Rule
 from kvhouse.spec.fields import Fields, show, show_path
 from kvhouse.spec.json_file import read_json_object
-from kvhouse.spec.model import DTYPE_BYTES, FullAttention, ModelSpec
+from kvhouse.spec.model import DTYPE_BYTES, NO_LIMIT, ModelSpec
 from kvhouse.spec.weights import Form, Sizes, count_weights
 
-# The largest sizes that are believed, each far beyond any model that was built.
-_MOST_LAYERS = 2**12
 _MOST_WIDTH = 2**20
 _MOST_HEADS = 2**16
-_MOST_TOKENS = 2**32
 _MOST_VOCABULARY = 2**26
 
-# Fields that, once set, mean something which this reader would count wrongly.
+_DTYPE = {"dtype": ("dtype", "torch_dtype")}
+#: How the names of classes with a language-model head end.
+_HEADS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel", "WithLMHead", "LMHead")
+
+# Fields that, once set, say that the KV is not what the class of the config keeps.
 _REFUSED = {
-    "text_config": "the decoder is one part of a larger model, in a config of its own",
-    "vision_config": "the decoder is one part of a multimodal model",
-    "audio_config": "the decoder is one part of a multimodal model",
-    "is_encoder_decoder": "an encoder and a decoder, which keep cross-attention KV",
-    "add_cross_attention": "cross-attention layers keep KV of another sequence",
-    "kv_lora_rank": "latent attention (MLA) keeps one compressed vector per token",
-    "attention_chunk_size": "chunked attention keeps the KV of one chunk",
-    "num_kv_shared_layers": "some layers share another layer's KV",
-    "kv_sharing_modes": "some layers share another layer's KV",
-    "per_layer_config": "layers differ from one another",
+    "is_encoder_decoder": "an encoder and a decoder, of which the decoder alone cannot run",
     "block_configs": "layers differ from one another",
+    "kv_sharing_modes": "some layers share another layer's KV",
+}
+# The same, for the classes that know no such thing.
+_FOREIGN = {
+    "text_config": "the decoder is one part of a larger model, in a config of its own",
+    "kv_lora_rank": "latent attention (MLA), which this class does not have",
+    "num_kv_shared_layers": "shared KV, which this class does not have",
+    "per_layer_config": "layers that differ from one another, which this class does not have",
+}
+# Fields that, once set, mean weights which are not counted here, or not stored in one dtype.
+_UNCOUNTED = {
+    "quantization_config": "its weights are quantised",
+    "compression_config": "its weights are quantised",
+    "vision_config": "beside the decoder it has a part for images",
+    "audio_config": "beside the decoder it has a part for sound",
+    "add_cross_attention": "it has cross attention",
     "num_experts": "a mixture of experts",
     "num_local_experts": "a mixture of experts",
     "n_routed_experts": "a mixture of experts",
-    "num_nextn_predict_layers": "multi-token-prediction layers keep KV of their own",
-    "quantization_config": "its weights are quantised, so their bytes are not known from here",
-    "compression_config": "its weights are quantised, so their bytes are not known from here",
+    "num_nextn_predict_layers": "it has layers that predict several tokens",
 }
-
-# "attention" is how older versions of transformers wrote it.
-_FULL = {"full_attention", "attention"}
 
 
 def read_config_file(path: Path, name: str) -> ModelSpec:
@@ -57,14 +69,14 @@ def read_config_file(path: Path, name: str) -> ModelSpec:
 
     Raises:
         SpecError: The file or a field in it is missing, damaged or impossible.
-        UnsupportedModel: The model is of a kind that cannot be counted yet.
+        UnsupportedModel: The model is of a kind that cannot be counted.
     """
     spec = read_config(read_json_object(path), name, show_path(path))
     # Some quantised checkpoints say so only in a file beside the config.
     beside = path.with_name(path.name.removesuffix("config.json") + "hf_quant_config.json")
-    if beside.exists():
-        reason = _REFUSED["quantization_config"]
-        raise UnsupportedModel(f"{show_path(path)}: not supported: {beside.name}: {reason}")
+    if beside.exists() and not spec.weights_unknown:
+        reason = f"its weights are quantised, as {show_path(beside.name)} says"
+        spec = replace(spec, parameters=None, matmul_parameters=None, weights_unknown=reason)
     return spec
 
 
@@ -73,59 +85,77 @@ def read_config(config: Mapping[str, object], name: str, where: str) -> ModelSpe
 
     Raises:
         SpecError: A field is missing, malformed or impossible.
-        UnsupportedModel: The model is of a kind that cannot be counted yet.
+        UnsupportedModel: The model is of a kind that cannot be counted.
     """
-    family = _family(config, where)
-    fields = Fields(config, where, {"dtype": ("dtype", "torch_dtype"), **family.names})
-    _refuse_foreign(fields, config)
-    sizes = _sizes(family, fields)
-    _refuse_windows(family, fields, sizes)
-    parameters, matmul_parameters = count_weights(sizes, _form(family, fields))
-    layer = FullAttention(sizes.heads, sizes.kv_heads, sizes.head_dim, sizes.head_dim)
+    decoder = decoder_config(config, where)
+    architecture = _architecture(config, where, decoder)
+    _refuse_foreign(config, decoder)
+    family = FAMILIES.get(decoder.model_type)
+    counted: tuple[int, int] | None = None
+    if family is not None:
+        # Named sizes must be in the file, whatever the class would fill in.
+        fields = Fields(decoder.stated, decoder.where, {**_DTYPE, **family.names})
+        sizes = _sizes(family, fields)
+        counted = count_weights(sizes, _form(family, fields))
+    reason = _uncounted(config, decoder, family)
+    parameters, matmul_parameters = (None, None) if reason or not counted else counted
+    longest = decoder.optional_integer("max_position_embeddings", MOST_TOKENS)
     return ModelSpec(
         name=name,
-        architecture=family.architecture,
-        layers=(layer,) * sizes.layers,
-        hidden_size=sizes.hidden,
-        vocab_size=sizes.vocab,
-        max_length=sizes.max_length,
+        architecture=architecture,
+        layers=decoder_layers(decoder),
+        hidden_size=decoder.hidden,
+        vocab_size=decoder.integer("vocab_size", _MOST_VOCABULARY),
+        max_length=longest or NO_LIMIT,
         parameters=parameters,
         matmul_parameters=matmul_parameters,
-        dtype=_dtype(fields),
+        dtype=_dtype(decoder),
+        weights_unknown=reason,
     )
 
 
-def _family(config: Mapping[str, object], where: str) -> Family:
-    fields = Fields(config, where)
-    model_type = fields.text("model_type")
-    if model_type is None:
-        raise fields.error("model_type", "is missing")
-    family = FAMILIES.get(model_type)
-    if family is None:
-        known = ", ".join(sorted(FAMILIES))
+def _architecture(config: Mapping[str, object], where: str, decoder: Config) -> str:
+    """The class that runs the model, which must have a language-model head."""
+    known = architectures().get(decoder.outer_type, {}).get("class") or decoder.entry.get("class")
+    stated = Fields(config, where).texts("architectures")
+    if not stated:
+        return known or decoder.model_type
+    own = decoder.outer_type in FAMILIES
+    if stated[0] != known and (own or not stated[0].endswith(_HEADS)):
+        expected = f"; of model type {decoder.outer_type!r} it is {known}" if known else ""
         raise UnsupportedModel(
-            f"{where}: model type {show(model_type)} is not supported; these are: {known}"
+            f"{where}: architecture {show(stated[0])} is not supported{expected}"
         )
-    architectures = fields.texts("architectures")
-    if architectures and architectures[0] != family.architecture:
-        raise UnsupportedModel(
-            f"{where}: architecture {show(architectures[0])} is not supported; "
-            f"of model type {model_type!r} it is {family.architecture}"
-        )
-    return family
+    return stated[0]
 
 
-def _refuse_foreign(fields: Fields, config: Mapping[str, object]) -> None:
-    for name, reason in _REFUSED.items():
-        if config.get(name):
-            raise UnsupportedModel(f"{fields.where}: not supported: field {name!r}: {reason}")
+def _refuse_foreign(config: Mapping[str, object], decoder: Config) -> None:
+    refused = dict(_REFUSED)
+    if decoder.entry.get("cross") == "always":  # the class is the decoder of such a pair
+        del refused["is_encoder_decoder"]
+    foreign = dict(_FOREIGN) if decoder.model_type in FAMILIES else {}
+    if not decoder.declares("attention_chunk_size"):
+        foreign["attention_chunk_size"] = "chunked attention, which this class does not have"
+    for values, reasons in ((config, refused), (decoder.stated, refused | foreign)):
+        for name, reason in reasons.items():
+            if values.get(name):
+                raise UnsupportedModel(f"{decoder.where}: not supported: field {name!r}: {reason}")
+
+
+def _uncounted(config: Mapping[str, object], decoder: Config, family: Family | None) -> str:
+    """Why the weights are not known; empty where they are."""
+    for values in (config, decoder.stated):
+        for name, reason in _UNCOUNTED.items():
+            if values.get(name):
+                return f"{reason} (field {name!r})"
+    return "" if family else f"weights of model type {decoder.model_type!r} are not counted"
 
 
 def _sizes(family: Family, fields: Fields) -> Sizes:
-    layers = fields.integer("num_hidden_layers", _MOST_LAYERS)
+    layers = fields.integer("num_hidden_layers", MOST_LAYERS)
     hidden = fields.integer("hidden_size", _MOST_WIDTH)
     heads = fields.integer("num_attention_heads", _MOST_HEADS)
-    max_length = fields.integer("max_position_embeddings", _MOST_TOKENS)
+    max_length = fields.integer("max_position_embeddings", MOST_TOKENS)
     padding = family.position_padding
     return Sizes(
         layers=layers,
@@ -196,40 +226,6 @@ def _form(family: Family, fields: Fields) -> Form:
         qk_norm=family.qk_norm(fields),
         tied=fields.flag("tie_word_embeddings", family.tied),
     )
-
-
-def _refuse_windows(family: Family, fields: Fields, sizes: Sizes) -> None:
-    """Refuse a model in which some layer forgets tokens within the longest context.
-
-    A window longer than that context never cuts anything, so such a layer is full attention.
-    """
-    kinds = fields.texts("layer_types")
-    if kinds and len(kinds) != sizes.layers:
-        problem = f"names {len(kinds)} layers, but there are {sizes.layers}"
-        raise fields.error("layer_types", problem)
-    for kind in kinds:
-        if kind not in _FULL:
-            raise UnsupportedModel(f"{fields.where}: layer type {show(kind)} is not supported")
-    window = _window(family, fields, sizes.layers)
-    if window is not None and window <= sizes.max_length:
-        absent = "" if fields.states("sliding_window") else " (left out, which means that much)"
-        raise UnsupportedModel(
-            f"{fields.where}: not supported: field 'sliding_window'{absent}: "
-            f"layers keep only the last {window} tokens"
-        )
-
-
-def _window(family: Family, fields: Fields, layers: int) -> int | None:
-    """The window of some layer, in tokens; None when no layer has one."""
-    if family.window_switch:
-        if not fields.flag("use_sliding_window", False):
-            return None
-        first = fields.optional_integer("max_window_layers", _MOST_LAYERS, least=0)
-        if first is not None and first >= layers:
-            return None
-    if not fields.states("sliding_window"):
-        return family.window_when_absent
-    return fields.optional_integer("sliding_window", _MOST_TOKENS)
 
 
 def _dtype(fields: Fields) -> str:

@@ -4,35 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvhouse.errors import UnsupportedModel
+from kvhouse.spec.layers import Format, FullAttention, Layer
+
+__all__ = ["DTYPE_BYTES", "NO_LIMIT", "FullAttention", "Layer", "ModelSpec"]
+
 #: Bytes of one weight, by the name that configs use for its dtype.
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-@dataclass(frozen=True, slots=True)
-class FullAttention:
-    """A layer in which every token keeps one key and one value vector per KV head.
-
-    MHA has ``kv_heads == query_heads``, MQA has ``kv_heads == 1`` and GQA lies between
-    (Ainslie et al. 2023, arXiv 2305.13245).
-    """
-
-    query_heads: int
-    kv_heads: int
-    key_dim: int
-    value_dim: int
-
-    @property
-    def vectors(self) -> tuple[tuple[int, int], ...]:
-        """What one token keeps, as ``(number of vectors, elements in each)`` pairs."""
-        return ((self.kv_heads, self.key_dim), (self.kv_heads, self.value_dim))
-
-    def attention_flops(self, context: int) -> int:
-        """FLOPs for one query token over ``context`` keys: q·k and p·v, two FLOPs each."""
-        return 2 * self.query_heads * (self.key_dim + self.value_dim) * context
-
-
-#: Every layer kind that kvhouse can count. A model with any other kind is refused by name.
-Layer = FullAttention
+#: The longest context of a model whose config states none.
+NO_LIMIT = 2**40
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +24,22 @@ class ModelSpec:
     Attributes:
         name: How the user named it: a catalogue name, a path.
         architecture: The class name in its config, such as ``LlamaForCausalLM``.
-        layers: One entry per decoder layer, in order.
+        layers: One entry per layer that could keep something, in order.
         hidden_size: Width of the residual stream, in elements.
         vocab_size: Rows of the output projection.
-        max_length: Longest context the model was made for, in tokens.
-        parameters: Every weight, tied ones counted once.
+        max_length: Longest context the model was made for, in tokens; ``NO_LIMIT`` where its
+            config states none.
+        parameters: Every weight, tied ones counted once; None where they are not known.
         matmul_parameters: The weights that one token is multiplied with: every matrix of the
             layers and the output projection, also where that is tied to the embedding table.
             Embedding and position tables as look-ups, norms and biases are left out. A forward
-            pass costs two FLOPs for each, the output projection's only for tokens that are sampled.
+            pass costs two FLOPs for each, the output projection's only for tokens that are
+            sampled. None where they are not known.
         dtype: The dtype that the weights are published in, a key of ``DTYPE_BYTES``. Of a file
             that stores quantised blocks, the dtype that they are widened to: float16.
         stored_weight_bytes: Bytes of all weights as a file stores them, where it mixes types;
             None where every weight has ``dtype``.
+        weights_unknown: Why the weights are not known; empty where they are.
     """
 
     name: str
@@ -63,13 +48,56 @@ class ModelSpec:
     hidden_size: int
     vocab_size: int
     max_length: int
-    parameters: int
-    matmul_parameters: int
+    parameters: int | None
+    matmul_parameters: int | None
     dtype: str
     stored_weight_bytes: int | None = None
+    weights_unknown: str = ""
+
+    def counted(self) -> tuple[int, int]:
+        """``parameters`` and ``matmul_parameters``, where they are known.
+
+        Raises:
+            UnsupportedModel: They are not; the message says why.
+        """
+        if self.parameters is None or self.matmul_parameters is None:
+            raise UnsupportedModel(
+                f"{self.name}: its weights are not known from its config alone: "
+                f"{self.weights_unknown}; kvhouse.spec gives the bytes of its KV"
+            )
+        return self.parameters, self.matmul_parameters
 
     def weight_bytes(self, dtype: str | None = None) -> int:
-        """Bytes of all weights in ``dtype``, by default as they are published."""
+        """Bytes of all weights in ``dtype``, by default as they are published.
+
+        Raises:
+            UnsupportedModel: The weights are not known.
+        """
         if dtype is None and self.stored_weight_bytes is not None:
             return self.stored_weight_bytes
-        return self.parameters * DTYPE_BYTES[dtype or self.dtype]
+        return self.counted()[0] * DTYPE_BYTES[dtype or self.dtype]
+
+    def kv_bytes(
+        self, tokens: int, kv_format: Format, *, dtype: str | None = None, encoder_tokens: int = 0
+    ) -> int:
+        """Logical bytes of what the model keeps of one request, states included.
+
+        Args:
+            tokens: Tokens of the request.
+            kv_format: How keys and values are stored, such as ``formats.get_format("bf16")``.
+            dtype: What the model computes in, and so keeps its states in where they are not
+                wider; by default the dtype of its weights.
+            encoder_tokens: Tokens of another input that layers attend to, such as an image.
+        """
+        used = dtype or self.dtype
+        return sum(
+            part.kept_tokens(encoder_tokens if part.across else tokens)
+            * part.token_bytes(kv_format, used)
+            for layer in self.layers
+            for part in layer.parts
+        ) + self.state_bytes(dtype=used)
+
+    def state_bytes(self, *, dtype: str | None = None) -> int:
+        """The part of ``kv_bytes`` that does not grow with the request."""
+        used = dtype or self.dtype
+        return sum(part.state_bytes(used) for layer in self.layers for part in layer.parts)

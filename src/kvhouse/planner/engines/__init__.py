@@ -1,0 +1,1 @@
+"""What other engines hold for a model, by their own rules."""

@@ -1,0 +1,160 @@
+"""Keys and values of one layer: heads, dimensions, latents and indexers, from a config."""
+
+from __future__ import annotations
+
+from kvhouse.spec.config import Config
+from kvhouse.spec.layers import (
+    ChunkedAttention,
+    FullAttention,
+    Indexer,
+    LatentAttention,
+    Layer,
+    SlidingAttention,
+)
+
+#: Classes whose attention is latent wherever it attends at all.
+_LATENT = frozenset(
+    [
+        *("axk1", "axk2", "bailing_hybrid", "deepseek_v2", "deepseek_v3", "deepseek_v32"),
+        *("dots3_note_text", "glm4_moe_lite", "glm_moe_dsa", "hy_v4", "kimi_linear"),
+        *("longcat_flash", "minicpm3", "sarvam_mla", "youtu"),
+    ]
+)
+
+
+def attention(
+    config: Config, index: int, window: int | None = None, chunk: int | None = None
+) -> Layer:
+    """What layer ``index`` keeps for attention; ``window`` or ``chunk`` where it forgets."""
+    if config.model_type in _LATENT:
+        return _latent(config, index, window)
+    kv_heads, key_dim, value_dim = _sizes(config, index, window is not None)
+    sizes = (config.heads, kv_heads, key_dim, value_dim)
+    if window is not None:
+        return SlidingAttention(*sizes, window)
+    if chunk is not None:
+        return ChunkedAttention(*sizes, chunk)
+    return FullAttention(*sizes)
+
+
+def _sizes(config: Config, index: int, slides: bool) -> tuple[int, int, int]:
+    """KV heads, and the dimensions of a key and of a value."""
+    kind = config.model_type
+    kv, dim = kv_heads(config), head_dim(config)
+    if kind == "mimo_v2_flash":
+        return (2 * kv if slides else kv), dim, config.size("v_head_dim")
+    if kind.startswith("inkling") and slides:
+        kv, dim = config.size("swa_num_key_value_heads"), config.size("swa_head_dim")
+    if kind.startswith("gemma4"):
+        kv, dim = _gemma4(config, index, slides, kv)
+    return kv, dim, dim
+
+
+def kv_heads(config: Config) -> int:
+    """KV heads of a layer that does not differ from the others.
+
+    Falcon's newer form is the exception to keep in mind: transformers caches its keys after
+    repeating them for every query head, while the model has ``num_kv_heads`` of them.
+    """
+    kind, heads = config.model_type, config.heads
+    if kind == "falcon":
+        if config.flag("new_decoder_architecture", False):
+            return config.maybe("num_kv_heads") or heads
+        return 1 if config.flag("multi_query", True) else heads
+    if kind == "gpt_bigcode":
+        return 1 if config.flag("multi_query", True) else heads
+    if kind == "dbrx":
+        inner = config.inner("attn_config")
+        return (inner.maybe("kv_n_heads") if inner else None) or 1
+    if not config.declares("num_key_value_heads"):
+        return heads  # the class is MHA, whatever a file says
+    return config.maybe("num_key_value_heads") or heads
+
+
+def head_dim(config: Config) -> int:
+    """Elements of one head's key."""
+    if config.model_type in ("zamba", "zamba2"):
+        stated = config.maybe("head_dim") or config.maybe("attention_head_dim")
+        return stated or 2 * config.hidden // config.heads
+    listens = config.declares("head_dim") or not config.entry.get("fixed_head_dim")
+    stated = config.maybe("head_dim") if listens else None
+    if stated is not None:
+        return stated
+    hidden, heads = config.hidden, config.heads
+    if hidden < heads:
+        name, heads_name = map(config.stated_name, ("hidden_size", "num_attention_heads"))
+        raise config.error(name, f"is {hidden}, less than {heads_name!r} = {heads}")
+    return hidden // heads
+
+
+def _gemma4(config: Config, index: int, slides: bool, kv: int) -> tuple[int, int]:
+    """Gemma 4: full layers have a head dimension, and at times KV heads, of their own."""
+    dim = config.size("head_dim")
+    if config.states("per_layer_config"):
+        own = layer_config(config, index)
+        if own is None:
+            return kv, dim
+        return own.maybe("num_key_value_heads") or kv, own.maybe("head_dim") or dim
+    if slides:
+        return kv, dim
+    same = config.flag("attention_k_eq_v", False)
+    own_heads = config.maybe("num_global_key_value_heads") if same else None
+    return own_heads or kv, config.maybe("global_head_dim") or 512
+
+
+def layer_config(config: Config, index: int) -> Config | None:
+    """What ``per_layer_config`` says of one layer; None where it says nothing."""
+    inner = config.inner("per_layer_config")
+    return inner.inner(str(index)) if inner else None
+
+
+def _latent(config: Config, index: int, window: int | None) -> LatentAttention:
+    rank, rope = config.size("kv_lora_rank"), config.size("qk_rope_head_dim")
+    if config.model_type == "dots3_note_text" and window is not None:
+        own = layer_config(config, index)
+        own_rank = own.maybe("kv_lora_rank") if own else None
+        own_rope = own.maybe("qk_rope_head_dim") if own else None
+        rank = own_rank or config.size("swa_kv_lora_rank")
+        rope = own_rope or config.maybe("swa_qk_rope_head_dim") or _rest_of_head(config)
+    return LatentAttention(config.heads, rank, rope, window)
+
+
+def _rest_of_head(config: Config) -> int:
+    """What the part without positions leaves of a sliding layer's head."""
+    head, plain = config.size("swa_head_dim"), config.size("swa_qk_nope_head_dim")
+    if plain >= head:
+        raise config.error("swa_qk_nope_head_dim", f"is {plain}, not less than the head's {head}")
+    return head - plain
+
+
+def indexer(config: Config, index: int) -> tuple[Layer, ...]:
+    """The indexer of a sparse layer; empty where it uses an earlier layer's."""
+    kind = config.model_type
+    if kind == "qwen4_exp_text":
+        keys = config.size("indexer_kv_heads") * config.size("indexer_head_dim")
+        return (Indexer(keys, positions=3),)
+    if kind == "minimax_m3_vl_text":
+        inner = config.inner("sparse_attention_config")
+        own = inner.maybe("sparse_index_dim") if inner else None
+        return (Indexer(own or config.size("index_head_dim")),)
+    if _shares_indexer(config, index):
+        return ()
+    dtype = "float32" if kind == "dots3_note_text" else None
+    return (Indexer(config.size("index_head_dim"), dtype),)
+
+
+def _shares_indexer(config: Config, index: int) -> bool:
+    kind = config.model_type
+    types = config.texts("indexer_types") if kind in ("glm_moe_dsa", "hy_v4") else []
+    if types:
+        return len(types) > index and types[index] == "shared"
+    if kind == "hy_v4":
+        return index > 0 and (index - 1) % 4 != 0
+    if kind != "glm_moe_dsa":
+        return False
+    pattern = config.text("index_topk_pattern")
+    if pattern is not None:
+        return pattern[index : index + 1] == "S"
+    offset = config.maybe("index_skip_topk_offset", least=0)
+    offset = 2 if offset is None else offset
+    return max(index - offset + 1, 0) % (config.maybe("index_topk_freq") or 1) != 0
