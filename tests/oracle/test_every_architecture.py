@@ -95,7 +95,7 @@ def test_the_unsupported_fail_for_the_reason_given(
     row = next(row for row in CONFIGS if row["model_type"] == model_type)
     needed = entry.get("needs")
     if needed is None or importlib.util.find_spec(needed) is None:
-        with pytest.raises(Exception, match=entry["error"]):  # noqa: PT011 - the class varies
+        with pytest.raises(Exception, match=entry["error"]):
             oracle(own_model(model_type, copy.deepcopy(row["config"]), "float32")[1], 5)
     config = {"model_type": model_type, **row["config"]}
     if "refused" in entry:

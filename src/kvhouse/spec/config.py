@@ -101,6 +101,13 @@ class Config(Fields):
             raise self.error(shown, f"is {show(value)}, not a list of whole numbers")
         return [int(item) for item in value]  # type: ignore[attr-defined]
 
+    def inners(self, name: str) -> list[Config]:
+        """The objects in a list, each as fields of the same decoder."""
+        shown, value = self._find(name)
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise self.error(shown, f"is {show(value)}, not a list of objects")
+        return [self._part(item, f"{shown}[{index}]") for index, item in enumerate(value)]
+
     def inner(self, name: str) -> Config | None:
         """The fields of an object in the config, as fields of the same decoder; None if absent."""
         shown, value = self._find(name)
@@ -108,9 +115,12 @@ class Config(Fields):
             return None
         if not isinstance(value, dict):
             raise self.error(shown, f"is {show(value)}, not an object")
-        inner = Config({}, f"{self.where}: in {shown!r}", self.model_type)
-        inner._values = inner.stated = value
-        return inner
+        return self._part(value, shown)
+
+    def _part(self, values: Mapping[str, object], shown: str) -> Config:
+        part = Config({}, f"{self.where}: in {shown!r}", self.model_type)
+        part._values = part.stated = values
+        return part
 
     @property
     def layers(self) -> int:
@@ -181,8 +191,7 @@ def _wrapper(config: Mapping[str, object], where: str, model_type: str) -> _Entr
 
 
 def _unknown(model_type: str, where: str) -> SpecError:
-    from difflib import get_close_matches
-
-    close = get_close_matches(model_type[:80], architectures())
-    hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
-    return UnsupportedModel(f"{where}: model type {show(model_type)} is not supported{hint}")
+    return UnsupportedModel(
+        f"{where}: model type {show(model_type)} is not supported: "
+        "nothing is known of how its layers keep keys and values"
+    )

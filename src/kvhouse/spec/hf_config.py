@@ -133,9 +133,9 @@ def _refuse_foreign(config: Mapping[str, object], decoder: Config) -> None:
     refused = dict(_REFUSED)
     if decoder.entry.get("cross") == "always":  # the class is the decoder of such a pair
         del refused["is_encoder_decoder"]
-    foreign = dict(_FOREIGN) if decoder.model_type in FAMILIES else {}
-    if not decoder.declares("attention_chunk_size"):
-        foreign["attention_chunk_size"] = "chunked attention, which this class does not have"
+    if decoder.model_type == "nemotron-nas":
+        del refused["block_configs"]
+    foreign = _FOREIGN if decoder.model_type in FAMILIES else {}
     for values, reasons in ((config, refused), (decoder.stated, refused | foreign)):
         for name, reason in reasons.items():
             if values.get(name):

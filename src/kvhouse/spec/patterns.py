@@ -90,4 +90,9 @@ def _rule(config: Config) -> Rule:
         return own(config)
     if window(config) is not None:
         return always(SLIDING)
-    return always(CHUNKED if config.maybe("attention_chunk_size") is not None else FULL)
+    if config.maybe("attention_chunk_size") is not None:
+        raise UnsupportedModel(
+            f"{config.where}: not supported: field 'attention_chunk_size': chunked attention, "
+            f"which model type {config.model_type!r} does not have"
+        )
+    return always(FULL)

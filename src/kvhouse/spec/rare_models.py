@@ -140,6 +140,27 @@ def _mllama(config: Config) -> list[Layer]:
     return [image if i in at else attention(config, i) for i in range(config.layers)]
 
 
+def _nemotron_nas(config: Config) -> list[Layer]:
+    """Blocks found by search: attention with KV heads of its own, a linear map, or nothing."""
+    blocks, heads, dim = config.inners("block_configs"), config.heads, head_dim(config)
+    if len(blocks) != config.layers:
+        problem = f"names {len(blocks)} layers, but there are {config.layers}"
+        raise config.error("block_configs", problem)
+    found: list[Layer] = []
+    for block in blocks:
+        own = block.inner("attention")
+        if own is None:
+            raise block.error("attention", "is missing")
+        if own.flag("no_op", False) or own.flag("replace_with_linear", False):
+            found.append(WithoutKV())
+            continue
+        group = own.size("n_heads_in_group")
+        if heads % group:
+            raise own.error("n_heads_in_group", f"is {group}, which does not divide {heads}")
+        found.append(FullAttention(heads, heads // group, dim, dim))
+    return found
+
+
 #: By ``model_type``, how the layers are read.
 READERS: dict[str, Callable[[Config], list[Layer]]] = {
     "cpmant": _cpmant,
@@ -148,6 +169,7 @@ READERS: dict[str, Callable[[Config], list[Layer]]] = {
     "inkling2_loop_text": _inkling_loop,
     "longcat_flash": _longcat,
     "mllama_text_model": _mllama,
+    "nemotron-nas": _nemotron_nas,
     "openai-gpt": _uncached,
     "reformer": _reformer,
     "rwkv": _rwkv,
