@@ -21,6 +21,7 @@ from kvhouse.spec.plain_models import one_layer, plain_layers
 from kvhouse.spec.rare_layers import HashBuckets, HiddenStates
 
 _MOST_PASSES = 2**10
+_MOST_SLOTS = 2**16
 
 
 def _uncached(config: Config) -> list[Layer]:
@@ -90,7 +91,7 @@ def _passes(config: Config, name: str) -> int:
 
 
 def _repeated(layer: Layer, times: int, config: Config) -> list[Layer]:
-    if times > 2**16:
+    if times > _MOST_SLOTS:
         raise config.error("num_hidden_layers", f"leads to {times} layers, which is absurd")
     return [layer] * times
 
@@ -109,6 +110,8 @@ def _dory(config: Config) -> list[Layer]:
     each = config.text("recurrent_kv_cache_mode") in (None, "per_loop")
     passes = _passes(config, "n_recurrent_loops") if each else 1
     middle = range(lead, layers - tail)
+    if passes * layers > _MOST_SLOTS:
+        raise config.error("n_recurrent_loops", f"is {passes}, more passes than any model makes")
     order = [*range(lead), *list(middle) * passes, *range(layers - tail, layers)]
     return [one_layer(config, index, kinds[index]) for index in order]
 
