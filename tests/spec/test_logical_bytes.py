@@ -1,5 +1,6 @@
 """Logical bytes of published models, by numbers that were worked out by hand, and their laws."""
 
+import doctest
 import json
 import subprocess
 import sys
@@ -65,6 +66,13 @@ def test_bytes_never_fall_with_the_length(
 
 
 SPECS = {name: load(name) for name in catalogue()}
+
+
+@pytest.mark.parametrize("language", ["", ".zh-CN"])
+def test_the_page_on_models_gives_what_it_says(language: str) -> None:
+    page = Path(__file__).parents[2] / "docs" / f"models{language}.md"
+    failures, tried = doctest.testfile(str(page), module_relative=False)
+    assert (failures, tried) == (0, 5)
 
 
 def test_another_input_is_kept_once() -> None:
