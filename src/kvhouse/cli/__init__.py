@@ -7,6 +7,7 @@ from typing import NoReturn
 
 import typer
 
+from kvhouse.cli.demo import demo_app
 from kvhouse.cli.plan import plan_command
 from kvhouse.cli.replay import replay_command
 from kvhouse.cli.run import run_command
@@ -23,6 +24,7 @@ app = typer.Typer(
 app.command("plan")(plan_command)
 app.command("replay")(replay_command)
 app.command("run")(run_command)
+app.add_typer(demo_app, name="demo")
 
 
 def main() -> NoReturn:

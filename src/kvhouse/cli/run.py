@@ -99,7 +99,7 @@ def run_command(
 
     traffic = read_trace(str(trace), limit=limit, scale_lengths=scale_lengths)
     with plan_log(plan_log_file) as on_plan, progress("run", len(traffic.requests)) as on_ended:
-        result = run_trace(
+        run = run_trace(
             loaded,
             scenario_for(config, loaded.spec, traffic, as_backlog=backlog),
             seed=seed,
@@ -107,13 +107,13 @@ def run_command(
             on_plan=on_plan,
         )
     if as_json:
-        print_json(result.to_dict())
+        print_json(run.to_dict())
         return
     from rich.console import Console
 
     from kvhouse.views.replay import show_results
 
-    show_results(Console(), f"{trace} on {model}, this machine", [result])
+    show_results(Console(), f"{trace} on {model}, this machine", [run.result])
 
 
 def _load(model: str, dtype: str) -> LoadedModel:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +27,23 @@ from kvhouse.spec.model import ModelSpec
 
 #: A trace says how long each output is, so no token may end it early.
 _TO_THE_END = SamplingParams(ignore_eos=True)
+
+
+@dataclass(frozen=True, slots=True)
+class TracedRun:
+    """What serving a trace gave.
+
+    Attributes:
+        result: The figures of the drive.
+        kv_bytes: Bytes of the pool's tensors, as torch counts them.
+    """
+
+    result: ReplayResult
+    kv_bytes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result's keys and ``kv_bytes``."""
+        return {**self.result.to_dict(), "kv_bytes": self.kv_bytes}
 
 
 def scenario_for(
@@ -54,7 +73,7 @@ def run_trace(
     seed: int = 0,
     on_ended: Callable[[RequestRecord], None] | None = None,
     on_plan: Callable[[StepPlan], None] | None = None,
-) -> ReplayResult:
+) -> TracedRun:
     """Serve a scenario with a real model; step times are measured, idle gaps are skipped.
 
     Traces hold lengths and no texts, so prompts are random token ids.
@@ -85,4 +104,5 @@ def run_trace(
         if on_ended:
             on_ended(record)
 
-    return scenario.drive(executor, on_submitted=register, on_ended=forget, on_plan=on_plan)
+    result = scenario.drive(executor, on_submitted=register, on_ended=forget, on_plan=on_plan)
+    return TracedRun(result, kv.nbytes)

@@ -11,7 +11,7 @@ from kvhouse.replayer.results import Distribution, ReplayResult
 from kvhouse.units import bytes_text, seconds_text
 from kvhouse.views.tables import table
 
-_LEDGER_NAMES = {
+LEDGER_NAMES = {
     "used": "used by tokens",
     "reserved": "reserved for later",
     "internal": "internal fragmentation",
@@ -65,7 +65,7 @@ def _ledger_rows(results: Sequence[ReplayResult]) -> list[list[str]]:
             f"{bytes_text(round(r.ledger.mean_bytes[name]))}  {r.ledger.mean_share[name]:6.1%}"
             for r in results
         ]
-        rows.append([_LEDGER_NAMES[name], *cells])
+        rows.append([LEDGER_NAMES[name], *cells])
     return rows
 
 
