@@ -8,9 +8,22 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import fields
+from inspect import signature
 from pathlib import Path
 
 import pytest
+
+from kvhouse import devices
+from kvhouse.cli.plan import plan_command
+from kvhouse.cli.replay import replay_command
+from kvhouse.cli.run import run_command
+from kvhouse.core.memory import DEFAULT_WATERMARK, POLICIES
+from kvhouse.core.scheduler import SchedulerConfig
+from kvhouse.formats import FORMATS
+from kvhouse.layout import DEFAULT_BLOCK_SIZE
+from kvhouse.planner import DEFAULT_UTILIZATION
+from kvhouse.replayer.traces import bundled_names
 
 KVHOUSE = str(Path(sys.executable).with_name("kvhouse"))
 ENVIRONMENT = os.environ | {"HF_HUB_OFFLINE": "1", "COLUMNS": "100", "NO_COLOR": "1"}
@@ -100,6 +113,13 @@ def test_run_answers_a_prompt():
         ),
         (["run", "smollm2"], "give either a prompt or --trace"),
         (["run", "smollm2", "Hi", "--trace", "x"], "give either a prompt or --trace"),
+        (["run", "smollm2", "Hi", "--limit", "3"], "go with --trace"),
+        (["run", "smollm2", "--trace", "mooncake-conv", "--raw"], "go with a prompt"),
+        (["replay", *SLICE, "--model", "smollm2", "--plan-log", ""], "is no name for a file"),
+        (["replay", *SLICE, "--model", "smollm2", "--plan-log", "/dev/null"], "no name for a file"),
+        (["replay", *SLICE, "--model", "smollm2", "--max-length", "50000"], "takes 1 to 8,192"),
+        (["plan", "smollm2", "--kv-memory", "1000"], "smaller than one block"),
+        (["plan", "smollm2", "--kv-memory", "2Gbit"], "is not a size"),
         (["run", "/no/such/place", "Hi"], "/no/such/place"),
         (["run", "smollm2", "Hi", "--temperature", "-1"], "temperature -1.0"),
         (["run", "smollm2", "Hi " * 200, "--kv-memory", "3MiB"], "the pool has"),
@@ -150,6 +170,52 @@ def test_ctrl_c_ends_a_run_and_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
+
+
+def test_the_options_have_the_defaults_of_the_python_api():
+    """The command line repeats them, so that its help needs no room."""
+    limits = {f.name: f.default for f in fields(SchedulerConfig)}
+    for command in (plan_command, replay_command, run_command):
+        shown = {name: p.default for name, p in signature(command).parameters.items()}
+        assert shown["watermark"] == DEFAULT_WATERMARK
+        assert shown["block_size"] == DEFAULT_BLOCK_SIZE
+        assert shown.get("utilization", DEFAULT_UTILIZATION) == DEFAULT_UTILIZATION
+        for limit in ("token_budget", "max_running"):
+            assert shown.get(limit, limits[limit]) == limits[limit]
+
+
+def test_help_lists_what_can_be_chosen():
+    text = " ".join(succeed("replay", "--help").replace("│", " ").split())
+    for name in (*devices.names(), *FORMATS, *POLICIES, *bundled_names()):
+        assert name in text
+
+
+def test_sigterm_ends_a_replay_and_leaves_nothing(tmp_path):
+    arguments = ["replay", "azure-conv-2023", "--model", "smollm2", "--plan-log", "log"]
+    with subprocess.Popen(
+        [KVHOUSE, *arguments], env=ENVIRONMENT, cwd=tmp_path, stderr=subprocess.PIPE
+    ) as process:
+        while not list(tmp_path.iterdir()):
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.terminate()
+        process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_one_line():
+    with open("/dev/full", "w") as full:  # noqa: PTH123 - a device, not a path of ours
+        done = subprocess.run(
+            [KVHOUSE, "plan", "smollm2", "--json"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env=ENVIRONMENT,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "kvhouse: the output cannot be written: No space left on device\n"
 
 
 @pytest.mark.parametrize("name", ["plan", "replay", "run", "demo"])

@@ -101,7 +101,7 @@ def test_contiguous_waits_for_a_whole_reservation(make_scheduler, answer):
     assert plan.admitted == (0, 1)
     refusal = scheduler.refusal
     assert refusal is not None
-    assert (refusal.needed, refusal.free, refusal.unusable) == (4, 2, 2)
+    assert (refusal.needed, refusal.free, refusal.fragmented) == (4, 2, False)
     assert [row.tables for row in plan.rows] == [((0,),), ((4,),)]
     scheduler.apply(plan, answer(plan))
 

@@ -3,55 +3,44 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
-from kvhouse.core.memory import make_memory
-from kvhouse.core.scheduler import Scheduler, SchedulerConfig
+from kvhouse.core.scheduler import SchedulerConfig
+from kvhouse.core.step import StepResult
 from kvhouse.costs import Roofline
 from kvhouse.devices import Device
+from kvhouse.engine.executor import TorchExecutor
 from kvhouse.engine.load import load_model
 from kvhouse.engine.traced import run_trace
+from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
 from kvhouse.replayer import Scenario, read_trace
-from kvhouse.replayer.arrivals import SteppedArrivals
-from kvhouse.replayer.drive import drive
+from kvhouse.replayer.arrivals import SteppedArrivals, TimedArrivals, backlog
 from kvhouse.replayer.executor import ModelledExecutor
 from kvhouse.replayer.traces import Trace, TraceRequest
 
 DEVICE = Device("d", "A device", 2**30, 1e9, {"float32": 1e9}, "datasheet", "")
 
 
-class Stepped(Scenario):
-    """A scenario whose requests arrive at given steps, in bursts and with gaps."""
-
-    def drive(self, executor, *, on_submitted=None, on_ended=None, on_plan=None):
-        chance = random.Random(7)
-        arrivals, step = [], 0
-        for request in self.trace.requests:
-            arrivals.append((step, request))
-            step += chance.choice((0, 0, 1, 2, 9))
-        memory = make_memory(
-            self.policy, self.layout, self.blocks, self.config.max_length, self.watermark
-        )
-        log = drive(
-            Scheduler(memory, self.config),
-            executor,
-            SteppedArrivals(arrivals),
-            on_submitted=on_submitted,
-            on_ended=on_ended,
-            on_plan=on_plan,
-        )
-        return sum(record.preemptions for record in log.requests)
+def bursts(requests):
+    """Arrivals at given steps, in bursts and with gaps."""
+    chance = random.Random(7)
+    arrivals, step = [], 0
+    for request in requests:
+        arrivals.append((step, request))
+        step += chance.choice((0, 0, 1, 2, 9))
+    return SteppedArrivals(arrivals)
 
 
-def plan_logs(loaded, scenario):
-    """The plan logs of a modelled and of a real drive, and the preemptions of the real one."""
+def both(loaded, scenario):
+    """The plan logs and the results of a modelled and of a real drive."""
     modelled, real = [], []
     executor = ModelledExecutor(Roofline(loaded.spec, scenario.layout, DEVICE, "float32"))
-    scenario.drive(executor, on_plan=lambda plan: modelled.append(plan.encode()))
+    predicted = scenario.drive(executor, on_plan=lambda plan: modelled.append(plan.encode()))
     run = run_trace(loaded, scenario, on_plan=lambda plan: real.append(plan.encode()))
-    return modelled, real, run.result
+    return modelled, real, predicted, run
 
 
 def random_trace(count, longest):
@@ -69,11 +58,11 @@ def test_a_tiny_model(tiny_directory, policy, blocks, budget, preempts):
     layout = KVLayout.of(loaded.spec, "fp32", 4)
     limits = SchedulerConfig(48, token_budget=budget, max_running=8, checked=True)
     memory = blocks * layout.block_bytes
-    scenario = Stepped(random_trace(40, 24), layout, policy, memory, limits, watermark=0.0)
-    modelled, real, preemptions = plan_logs(loaded, scenario)
+    scenario = Scenario(random_trace(40, 24), layout, policy, memory, limits, 0.0, bursts)
+    modelled, real, predicted, run = both(loaded, scenario)
     assert len(modelled) > 40
     assert modelled == real
-    assert (preemptions > 0) == preempts
+    assert (predicted.preemptions > 0) == (run.result.preemptions > 0) == preempts
 
 
 @pytest.mark.parametrize("policy", ["paged", "contiguous"])
@@ -81,8 +70,9 @@ def test_smollm2_on_real_traffic(smollm2, policy):
     trace = read_trace("azure-conv-2023", limit=8, scale_lengths=0.03)
     layout = KVLayout.of(smollm2.loaded.spec, "fp32")
     limits = SchedulerConfig(160, token_budget=64, checked=True)
-    scenario = Stepped(trace, layout, policy, 24 * layout.block_bytes, limits)
-    modelled, real, _ = plan_logs(smollm2.loaded, scenario)
+    memory = 24 * layout.block_bytes
+    scenario = Scenario(trace, layout, policy, memory, limits, arrivals=bursts)
+    modelled, real, *_ = both(smollm2.loaded, scenario)
     assert modelled == real
 
 
@@ -95,13 +85,55 @@ def test_a_backlog_gives_one_log_and_the_layouts_bytes(tiny_directory):
         "paged",
         30 * layout.block_bytes + 1,
         SchedulerConfig(40, 32, checked=True),
-        as_backlog=True,
+        arrivals=backlog,
     )
-    modelled, real = [], []
-    executor = ModelledExecutor(Roofline(loaded.spec, layout, DEVICE, "float32"))
-    predicted = scenario.drive(executor, on_plan=lambda plan: modelled.append(plan.encode()))
-    run = run_trace(loaded, scenario, on_plan=lambda plan: real.append(plan.encode()))
+    modelled, real, predicted, run = both(loaded, scenario)
     assert modelled == real
     assert run.kv_bytes == predicted.pool.bytes == 30 * layout.block_bytes
     assert run.result.running.peak == predicted.running.peak
     assert (predicted.timing, run.result.timing) == ("modelled", "measured")
+
+
+def test_the_same_step_times_give_the_same_log_under_timed_arrivals(tiny_directory, monkeypatch):
+    """A modelled drive that is told how long the real steps took plans as the real one did."""
+    loaded = load_model(tiny_directory("llama-gqa"))
+    layout = KVLayout.of(loaded.spec, "fp32", 4)
+    requests = random_trace(30, 20).requests
+    timed = tuple(replace(request, arrival=0.004 * i) for i, request in enumerate(requests))
+    memory = 16 * layout.block_bytes
+    scenario = Scenario(
+        Trace("timed", timed), layout, "paged", memory, SchedulerConfig(40, 32, checked=True), 0.0
+    )
+    assert scenario.arrivals is TimedArrivals
+    real, seconds = [], []
+    execute = TorchExecutor.execute
+
+    def timing(self, plan):
+        result = execute(self, plan)
+        seconds.append(result.seconds)
+        return result
+
+    monkeypatch.setattr(TorchExecutor, "execute", timing)
+    run = run_trace(loaded, scenario, on_plan=lambda plan: real.append(plan.encode()))
+
+    class Recorded(ModelledExecutor):
+        def execute(self, plan):
+            return StepResult(seconds[plan.index], super().execute(plan).sampled)
+
+    modelled = []
+    executor = Recorded(Roofline(loaded.spec, layout, DEVICE, "float32"))
+    replayed = scenario.drive(executor, on_plan=lambda plan: modelled.append(plan.encode()))
+    assert modelled == real
+    assert replayed.ledger == run.result.ledger
+    assert replayed.makespan_seconds == run.result.makespan_seconds
+
+
+def test_a_model_that_gives_nan_ends_the_trace_with_the_reason(tiny_directory):
+    loaded = load_model(tiny_directory("llama-gqa"))
+    loaded.model.lm_head.weight.data.fill_(float("nan"))
+    layout = KVLayout.of(loaded.spec, "fp32", 4)
+    scenario = Scenario(
+        random_trace(3, 9), layout, "paged", 64 * layout.block_bytes, SchedulerConfig(40)
+    )
+    with pytest.raises(KvhouseError, match="request 0 of the trace: the model gave no finite"):
+        run_trace(loaded, scenario)

@@ -43,7 +43,9 @@ def paging_command(as_json: options.AsJson = False) -> None:
 
 def _paging(console: Console) -> Outcome:
     """Run the demo's parts and show each as it is done."""
-    from kvhouse.demo.paging import POLICIES, Outcome, PagingDemo, Setting, local_device
+    from kvhouse import devices
+    from kvhouse.core.memory import POLICIES
+    from kvhouse.demo.paging import Outcome, PagingDemo, Setting
     from kvhouse.views.demo import Agreement, show_agreement, show_gain
     from kvhouse.views.plan import show_plan
     from kvhouse.views.replay import show_results
@@ -51,7 +53,7 @@ def _paging(console: Console) -> Outcome:
     demo = PagingDemo(Setting(), progress)
     setting = demo.setting
     _head(console, "1. Plan", "this machine's bandwidth is measured first")
-    device = local_device()
+    device = devices.get(devices.LOCAL)
     plan = demo.plan(device)
     show_plan(console, plan)
 
@@ -70,19 +72,7 @@ def _paging(console: Console) -> Outcome:
     planned = {fit.policy: fit.requests for fit in plan.fits}
     show_agreement(
         console,
-        [
-            Agreement(
-                policy,
-                planned[policy],
-                replays[policy].result,
-                runs[policy].result,
-                replays[policy].pool_bytes,
-                runs[policy].pool_bytes,
-                replays[policy].plan_log,
-                runs[policy].plan_log,
-            )
-            for policy in POLICIES
-        ],
+        [Agreement(policy, planned[policy], replays[policy], runs[policy]) for policy in POLICIES],
     )
     _head(console, "4. What paging bought", "and where the other bytes went")
     show_gain(console, runs["contiguous"].result, runs["paged"].result)

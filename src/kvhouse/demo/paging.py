@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from kvhouse import devices, spec
+from kvhouse import spec
+from kvhouse.core.memory import POLICIES
 from kvhouse.core.scheduler import SchedulerConfig
-from kvhouse.core.step import StepPlan
 from kvhouse.costs import Roofline
 from kvhouse.devices import Device
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
 from kvhouse.planner import Plan, plan
-from kvhouse.replayer import ReplayResult, Scenario, Trace, read_trace
+from kvhouse.replayer import Scenario, Trace, read_trace
+from kvhouse.replayer.arrivals import backlog
 from kvhouse.replayer.executor import ModelledExecutor
+from kvhouse.replayer.logged import LoggedDrive, PlanFingerprint
 
 if TYPE_CHECKING:
     from kvhouse.engine.load import LoadedModel
 
 #: A label and a number of items in; a context whose value is called once for each item.
 Progress = Callable[[str, int], AbstractContextManager[Callable[[object], None]]]
-
-POLICIES = ("contiguous", "paged")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +52,6 @@ class Setting:
     reservations: int = 8
     dtype: str = "float32"
     kv_format: str = "fp32"
-
-
-@dataclass(frozen=True, slots=True)
-class Drive:
-    """One drive of the backlog.
-
-    Attributes:
-        result: Its figures.
-        plan_log: SHA-256 of all its step plans.
-        pool_bytes: Bytes of the pool: of a replay as laid out, of a run as its tensors hold.
-    """
-
-    result: ReplayResult
-    plan_log: str
-    pool_bytes: int
 
 
 class PagingDemo:
@@ -102,29 +86,29 @@ class PagingDemo:
             weight_dtype=self.setting.dtype,
         )
 
-    def replay(self, policy: str, device: Device) -> Drive:
+    def replay(self, policy: str, device: Device) -> LoggedDrive:
         """Drive the backlog with modelled steps."""
         executor = ModelledExecutor(Roofline(self.spec, self.layout, device, self.setting.dtype))
-        log = _PlanLog()
+        log = PlanFingerprint()
         with self._bar(f"replay {policy}") as advance:
             result = self._scenario(policy).drive(executor, on_ended=advance, on_plan=log.add)
-        return Drive(result, log.digest, result.pool.bytes)
+        return LoggedDrive(result, log.digest, result.pool.bytes)
 
-    def run(self, policy: str, loaded: LoadedModel) -> Drive:
+    def run(self, policy: str, loaded: LoadedModel) -> LoggedDrive:
         """Drive the same backlog with the real model."""
         from kvhouse.engine.traced import run_trace
 
-        log = _PlanLog()
+        log = PlanFingerprint()
         with self._bar(f"run {policy}") as advance:
             run = run_trace(loaded, self._scenario(policy), on_ended=advance, on_plan=log.add)
-        return Drive(run.result, log.digest, run.kv_bytes)
+        return LoggedDrive(run.result, log.digest, run.kv_bytes)
 
     def _bar(self, label: str) -> AbstractContextManager[Callable[[object], None]]:
         return self.progress(label, len(self.trace.requests))
 
     def _scenario(self, policy: str) -> Scenario:
         limits = SchedulerConfig(self.setting.max_length, self.setting.token_budget)
-        return Scenario(self.trace, self.layout, policy, self.kv_memory, limits, as_backlog=True)
+        return Scenario(self.trace, self.layout, policy, self.kv_memory, limits, arrivals=backlog)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +117,8 @@ class Outcome:
 
     setting: Setting
     plan: Plan
-    replays: dict[str, Drive]
-    runs: dict[str, Drive]
+    replays: dict[str, LoggedDrive]
+    runs: dict[str, LoggedDrive]
 
     def to_dict(self) -> dict[str, Any]:
         """The outcome as plain values; docs/json.md describes the keys."""
@@ -158,22 +142,3 @@ class Outcome:
                         f"{policy}: replay and run differ in their {name}: "
                         f"{predicted} and {measured}"
                     )
-
-
-def local_device() -> Device:
-    """This machine, measured."""
-    return devices.get(devices.LOCAL)
-
-
-class _PlanLog:
-    """A fingerprint of step plans."""
-
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
-
-    def add(self, step: StepPlan) -> None:
-        self._hash.update(step.encode())
-
-    @property
-    def digest(self) -> str:
-        return self._hash.hexdigest()

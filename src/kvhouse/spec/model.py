@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvhouse.errors import SpecError
+
 #: Bytes of one weight, by the name that configs use for its dtype.
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -68,8 +70,29 @@ class ModelSpec:
     dtype: str
     stored_weight_bytes: int | None = None
 
+    def length_limit(self, asked: int | None) -> int:
+        """The longest request in tokens: ``asked``, or the model's own limit when None.
+
+        Raises:
+            SpecError: ``asked`` is below 1 or more than the model was made for.
+        """
+        if asked is None:
+            return self.max_length
+        if not 1 <= asked <= self.max_length:
+            raise SpecError(
+                f"max_length {asked:,}: {self.name} takes 1 to {self.max_length:,} tokens"
+            )
+        return asked
+
     def weight_bytes(self, dtype: str | None = None) -> int:
-        """Bytes of all weights in ``dtype``, by default as they are published."""
+        """Bytes of all weights in ``dtype``, by default as they are published.
+
+        Raises:
+            SpecError: No such dtype; the message lists those there are.
+        """
+        if dtype is not None and dtype not in DTYPE_BYTES:
+            known = ", ".join(DTYPE_BYTES)
+            raise SpecError(f"unknown weight dtype {dtype!r}: choose one of {known}")
         if dtype is None and self.stored_weight_bytes is not None:
             return self.stored_weight_bytes
         return self.parameters * DTYPE_BYTES[dtype or self.dtype]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from kvhouse.core.ledger import LEDGER_CLASSES
+from kvhouse.replayer.logged import LoggedDrive
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.units import bytes_text, seconds_text
 from kvhouse.views.replay import LEDGER_NAMES
@@ -16,41 +17,35 @@ from kvhouse.views.tables import table
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """One policy's figures that must not depend on who executes the steps."""
+    """One policy's drives, in which nothing but the times may differ.
+
+    Attributes:
+        policy: The placement policy.
+        planned: Requests at once by the plan, if each had the mean length.
+        replayed: The replay.
+        ran: The run.
+    """
 
     policy: str
-    planned_requests: int
-    replayed: ReplayResult
-    ran: ReplayResult
-    replayed_pool: int
-    ran_pool: int
-    replayed_plans: str
-    ran_plans: str
+    planned: int
+    replayed: LoggedDrive
+    ran: LoggedDrive
 
 
 def show_agreement(console: Console, agreements: Sequence[Agreement]) -> None:
     """Print what replay predicted beside what the run did."""
     heads = [f"{a.policy} {way}" for a in agreements for way in ("replay", "run")]
-
-    def row(name: str, cells: Callable[[Agreement], tuple[str, str]]) -> list[str]:
-        return [name, *(cell for agreement in agreements for cell in cells(agreement))]
-
+    drives = [drive for a in agreements for drive in (a.replayed, a.ran)]
     rows = [
-        row("at once", lambda a: (_peak(a.replayed), _peak(a.ran))),
-        row("steps", lambda a: (f"{a.replayed.steps:,}", f"{a.ran.steps:,}")),
-        row("pool bytes", lambda a: (f"{a.replayed_pool:,}", f"{a.ran_pool:,}")),
-        row("plan log", lambda a: (a.replayed_plans[:12], a.ran_plans[:12])),
+        ["at once", *(f"{drive.result.running.peak:,}" for drive in drives)],
+        ["steps", *(f"{drive.result.steps:,}" for drive in drives)],
+        ["pool bytes", *(f"{drive.pool_bytes:,}" for drive in drives)],
+        ["plan log", *(drive.plan_log[:12] for drive in drives)],
     ]
     console.print(table("Predicted and measured", ["", *heads], rows))
     for a in agreements:
-        console.print(
-            f"The plan: {a.planned_requests:,} at once, {a.policy}, if each had the mean length."
-        )
+        console.print(f"The plan: {a.planned:,} at once, {a.policy}, if each had the mean length.")
     console.print("The plan log is every step's rows and block tables, as a SHA-256.\n")
-
-
-def _peak(result: ReplayResult) -> str:
-    return f"{result.running.peak:,}"
 
 
 def show_gain(console: Console, before: ReplayResult, after: ReplayResult) -> None:

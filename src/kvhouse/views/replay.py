@@ -22,10 +22,11 @@ LEDGER_NAMES = {
 
 def show_results(console: Console, title: str, results: Sequence[ReplayResult]) -> None:
     """Print what became of the requests, then where the pool's bytes were."""
-    heads = [f"{result.pool.policy} ({result.timing})" for result in results]
+    heads = [result.pool.policy for result in results]
+    timings = " and ".join(sorted({result.timing for result in results}))
     columns = [_figures(result) for result in results]
     rows = [[name, *(column[name] for column in columns)] for name in columns[0]]
-    console.print(table(title, ["", *heads], rows))
+    console.print(table(f"{title} (times {timings})", ["", *heads], rows))
     console.print(table("Pool, mean over time", ["", *heads], _ledger_rows(results)))
     for result in results:
         show_rejections(console, result)
