@@ -13,12 +13,8 @@ from typing import Literal
 
 from kvhouse.core.step import StepPlan
 from kvhouse.devices import Device
-from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
-from kvhouse.spec.model import DTYPE_BYTES, ModelSpec
-
-#: How every number of this module is to be labelled.
-COST_LABEL = "modelled: roofline floor"
+from kvhouse.spec.model import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +67,8 @@ class _Work:
     Attributes:
         tokens: Tokens computed.
         samples: Rows that need logits.
-        context: Tokens whose KV is read: of each row all up to its last token, once.
+        context: Tokens whose KV is read: of each row those of earlier steps, once. The step's
+            own are written, and a fused kernel need not read them back.
         attended: Pairs of a computed token and a token at or before it.
     """
 
@@ -97,7 +94,8 @@ class Roofline:
             spec: The model.
             layout: How its KV lies in memory.
             device: Where it runs.
-            weight_dtype: Dtype of the weights and of the arithmetic; by default the spec's.
+            weight_dtype: Dtype of the weights and of the arithmetic; by default weights as stored,
+                arithmetic in the spec's dtype.
 
         Raises:
             UnsupportedModel: The model's weights are not known.
@@ -107,16 +105,16 @@ class Roofline:
         self.layout = layout
         self.device = device
         self.weight_dtype = weight_dtype or spec.dtype
-        if self.weight_dtype not in DTYPE_BYTES:
-            known = ", ".join(DTYPE_BYTES)
-            raise KvhouseError(f"unknown weight dtype {self.weight_dtype!r}: choose one of {known}")
+        # Of a file that mixes types the average width is taken for the matrices.
+        self._weights_stored = spec.weight_bytes(weight_dtype)
         #: FLOP/s used, and the dtype that this rate is for: see ``Device.flops_for``.
         self.flop_rate, self.compute_dtype = device.flops_for(self.weight_dtype)
         self._kv_token_bytes = layout.bytes_per_token
         # The output projection is needed only for rows that sample. Where it is narrower than the
         # residual stream (OPT-350M), the other rows are counted a little too low: still a floor.
         self._head = spec.vocab_size * spec.hidden_size
-        self._body = spec.counted()[1] - self._head
+        self._parameters, matmul_parameters = spec.counted()
+        self._body = matmul_parameters - self._head
         # Full attention's FLOPs are proportional to the context, so one figure serves.
         self._attention_flops = sum(layer.attention_flops(1) for layer in spec.layers)
 
@@ -126,7 +124,7 @@ class Roofline:
         for row in plan.rows:
             tokens += row.count
             samples += row.samples
-            context += row.first + row.count
+            context += row.first
             attended += _attended(row.first, row.count)
         return self._cost(_Work(tokens, samples, context, attended))
 
@@ -135,17 +133,17 @@ class Roofline:
 
         Args:
             batch: Requests decoding together.
-            context: Tokens of each, the one being computed included.
+            context: Tokens that each has in the pool before the step.
         """
-        return self._cost(_Work(batch, batch, batch * context, batch * context))
+        return self._cost(_Work(batch, batch, batch * context, batch * (context + 1)))
 
     def prefill(self, tokens: int) -> StepCost:
         """The cost of one whole prompt in one step, its first new token sampled."""
-        return self._cost(_Work(tokens, 1, tokens, _attended(0, tokens)))
+        return self._cost(_Work(tokens, 1, 0, _attended(0, tokens)))
 
     def _cost(self, work: _Work) -> StepCost:
         read_parameters = (self._body + self._head * bool(work.samples)) * bool(work.tokens)
-        weight_bytes = read_parameters * DTYPE_BYTES[self.weight_dtype]
+        weight_bytes = read_parameters * self._weights_stored // self._parameters
         kv_read = work.context * self._kv_token_bytes
         kv_written = work.tokens * self._kv_token_bytes
         matmul_flops = 2 * (self._body * work.tokens + self._head * work.samples)

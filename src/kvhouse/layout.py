@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,6 +9,9 @@ from kvhouse.errors import KvhouseError, UnsupportedModel
 from kvhouse.formats import KVFormat, get_format
 from kvhouse.spec.layers import FullAttention, Layer, describe
 from kvhouse.spec.model import ModelSpec
+
+#: Tokens per block; vLLM's default on GPUs as well.
+DEFAULT_BLOCK_SIZE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,9 @@ class KVLayout:
     block_size: int
 
     @classmethod
-    def of(cls, spec: ModelSpec, kv_format: str = "bf16", block_size: int = 16) -> KVLayout:
+    def of(
+        cls, spec: ModelSpec, kv_format: str = "bf16", block_size: int = DEFAULT_BLOCK_SIZE
+    ) -> KVLayout:
         """Lay out ``spec`` in ``kv_format``.
 
         Raises:
@@ -78,7 +82,14 @@ class KVLayout:
         """Whole blocks in a budget; the remainder stays outside the pool."""
         return max(0, budget_bytes) // self.block_bytes
 
-    def waste(self, lengths: Sequence[int]) -> int:
-        """Bytes in the tails of the last blocks of requests with these token counts."""
-        tail_tokens = sum(self.blocks_for(n) * self.block_size - n for n in lengths)
-        return tail_tokens * self.bytes_per_token
+    def require_blocks(self, blocks: int) -> None:
+        """Refuse a pool without a block.
+
+        Raises:
+            KvhouseError: ``blocks`` is below 1.
+        """
+        if blocks < 1:
+            raise KvhouseError(
+                "the KV memory is smaller than one block: a block of "
+                f"{self.block_size} tokens takes {self.block_bytes:,} bytes"
+            )

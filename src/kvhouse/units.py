@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import re
+
 from kvhouse.errors import KvhouseError
+
+#: A number and a unit of bytes, and nothing else; pydantic would overlook what follows them.
+_SIZE = re.compile(r"\s*\d+(\.\d+)?\s*([kmgtp]i?)?b?\s*", re.IGNORECASE)
+
+#: No memory is larger than this: 1 PiB.
+MOST_BYTES = 2**50
 
 
 def parse_bytes(text: str) -> int:
     """Read ``2GiB`` (2³¹), ``2GB`` (2·10⁹), ``512MiB`` or a plain number of bytes.
 
     Raises:
-        KvhouseError: Not a size, or less than one byte.
+        KvhouseError: Not a size, less than one byte, or more than 1 PiB.
     """
-    from pydantic import ByteSize, TypeAdapter, ValidationError
+    from pydantic import ByteSize, TypeAdapter
 
-    try:
-        size = int(TypeAdapter(ByteSize).validate_python(text))
-    except (ValidationError, OverflowError):
-        hint = "write for example 2GiB, 2GB or 512MiB"
-        raise KvhouseError(f"{text!r} is not a size: {hint}") from None
-    if size < 1:
-        raise KvhouseError(f"a size of {text} is less than one byte")
+    if len(text) > 40 or not _SIZE.fullmatch(text):
+        raise KvhouseError(f"{text[:40]!r} is not a size: write for example 2GiB, 2GB or 512MiB")
+    size = int(TypeAdapter(ByteSize).validate_python(text.strip()))
+    if not 1 <= size <= MOST_BYTES:
+        raise KvhouseError(f"a size of {text.strip()} is not between 1 byte and 1 PiB")
     return size
 
 
 def bytes_text(size: int) -> str:
-    """Show a size in binary units: ``1.50 GiB``, ``22.5 KiB``, ``640 B``."""
+    """Show a size in binary units: ``1.5 GiB``, ``22.5 KiB``, ``640 B``."""
     value = float(size)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(value) < 1024 or unit == "TiB":
@@ -35,6 +41,9 @@ def bytes_text(size: int) -> str:
 
 def seconds_text(seconds: float) -> str:
     """Show a duration: ``12.3 s``, ``4.56 ms``, ``78.9 µs``."""
-    magnitude = abs(seconds)
-    scale, unit = (1, "s") if magnitude >= 1 else (1e3, "ms") if magnitude >= 1e-3 else (1e6, "µs")
-    return f"{seconds * scale:,.3g} {unit}"
+    unit = "s"
+    for smaller in ("ms", "µs"):
+        if seconds >= 0.9995:
+            break
+        seconds, unit = seconds * 1000, smaller
+    return f"{seconds:,.0f} {unit}" if seconds >= 100 else f"{seconds:.3g} {unit}"

@@ -43,18 +43,25 @@ def test_contiguous_reserves_to_the_maximum_length(make_scheduler, answer):
         "used": 2 * 4 * 192,
         "reserved": 2 * 4 * 192,
         "internal": 2 * 8 * 192,
-        "external": 8 * 192,  # two blocks are free and the third request needs four
-        "free": 0,
+        "external": 0,
+        "free": 8 * 192,  # two blocks, and the third request needs four: too few, not scattered
     }
 
 
-def test_free_runs_are_usable_once_nobody_waits(make_scheduler, answer):
+def test_enough_free_blocks_in_runs_too_short_are_external_fragmentation(make_scheduler):
     scheduler = make_scheduler("contiguous", blocks=10, block_size=4, max_length=16)
-    for _ in range(2):
-        scheduler.submit(3, 6)
-    run_steps(scheduler, answer, 1)
+    scheduler.memory.pool.take(3)
+    scheduler.memory.pool.give_back([0, 1, 2])
+    middle = scheduler.memory.pool.take(5)
+    scheduler.memory.pool.give_back(middle[:3])  # free are 0 to 2 and 5 to 9; 3 and 4 are held
+    assert scheduler.memory.pool.free_runs() == [(0, 3), (5, 5)]
+    scheduler.memory.pool.take(4)  # leaves 0 to 2 and 9: four blocks, but no four in a row
+    scheduler.submit(3, 6)
+    assert scheduler.schedule().admitted == ()
+    assert scheduler.refusal is not None
+    assert scheduler.refusal.fragmented
     ledger = scheduler.ledger()
-    assert (ledger.external, ledger.free) == (0, 8 * 192)
+    assert (ledger.external, ledger.free) == (4 * 4 * 192, 0)
 
 
 def test_tokens_of_the_step_under_way_count_as_used(make_scheduler):

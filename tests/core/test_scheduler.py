@@ -101,7 +101,7 @@ def test_contiguous_waits_for_a_whole_reservation(make_scheduler, answer):
     assert plan.admitted == (0, 1)
     refusal = scheduler.refusal
     assert refusal is not None
-    assert (refusal.needed, refusal.free, refusal.unusable) == (4, 2, 2)
+    assert (refusal.needed, refusal.free, refusal.fragmented) == (4, 2, False)
     assert [row.tables for row in plan.rows] == [((0,),), ((4,),)]
     scheduler.apply(plan, answer(plan))
 
@@ -239,3 +239,18 @@ def test_generated_traffic_keeps_every_invariant(
     assert len(submitted) + rejected == sum(len(step) for step in traffic)
     assert len(done) + cancelled == len(submitted)
     assert scheduler.memory.free_blocks == blocks
+
+
+def test_an_abandoned_step_is_computed_again(make_scheduler, answer):
+    scheduler = make_scheduler(token_budget=6)
+    scheduler.submit(10, 2)
+    lost = scheduler.schedule()
+    scheduler.abandon(lost)
+    check(scheduler)
+    assert scheduler.ledger().used == 0
+    again = scheduler.schedule()
+    assert shape(again) == shape(lost)
+    assert again.admitted == ()
+    with pytest.raises(RuntimeError, match="step 0 is not under way"):
+        scheduler.abandon(lost)
+    scheduler.apply(again, answer(again))

@@ -109,3 +109,33 @@ def test_attention_looks_at_everything_before_and_nothing_else(tiny_directory):
     scores.masked_fill_(torch.ones(600, 600).triu(1).bool(), -torch.inf)
     want = torch.einsum("kgqn,nkd->qkgd", scores.softmax(-1), v).reshape(600, 6, 8)
     torch.testing.assert_close(torch.cat(got), want, rtol=1e-5, atol=1e-5)
+
+
+def test_more_decoding_rows_than_the_scratch_holds(tiny_directory):
+    """80 requests of up to 160 tokens, gathered in turns through a scratch that stays as it is."""
+    loaded = load_model(tiny_directory("llama-gqa"))
+    lengths = [1 + 2 * request for request in range(80)]
+    random.Random(0).shuffle(lengths)
+    kv = KVTensors(KVLayout.of(loaded.spec, "fp32", BLOCK_SIZE), 80 * 40)
+    kernel = GatherKernel(kv, 160, torch.float32)
+    assert sum(lengths) > kernel.scratch_slots
+    scratch = [(buffer.data_ptr(), buffer.untyped_storage().nbytes()) for buffer in kernel.scratch]
+    torch.manual_seed(0)
+    keys, values = kv.slots(2)
+    keys.fill_(torch.nan)
+    values.fill_(torch.nan)
+    rows, want = [], []
+    q, k, v = torch.randn(80, 6, 8), torch.randn(80, 2, 8), torch.randn(80, 2, 8)
+    for request, length in enumerate(lengths):
+        table = tuple(range(request * 40, request * 40 + -(-length // BLOCK_SIZE)))
+        rows.append(Row(request, length - 1, 1, True, (table,)))
+        span = slice(request * 40 * BLOCK_SIZE, request * 40 * BLOCK_SIZE + length)
+        keys[span], values[span] = torch.randn(2, length, 2, 8)
+        all_keys = torch.cat((keys[span][:-1], k[request : request + 1]))
+        all_values = torch.cat((values[span][:-1], v[request : request + 1]))
+        weights = torch.einsum("kgd,nkd->kgn", q[request].view(2, 3, 8), all_keys).mul(0.3)
+        want.append(torch.einsum("kgn,nkd->kgd", weights.softmax(-1), all_values).reshape(6, 8))
+    tokens = {request: [0] * length for request, length in enumerate(lengths)}
+    got = kernel.prepare(pack(StepPlan(0, tuple(rows), (), (), ()), tokens)).attend(2, q, k, v, 0.3)
+    torch.testing.assert_close(got, torch.stack(want), rtol=1e-5, atol=1e-5)
+    assert scratch == [(b.data_ptr(), b.untyped_storage().nbytes()) for b in kernel.scratch]

@@ -96,13 +96,32 @@ def test_the_readme_s_commands_have_the_options_they_show() -> None:
         assert options <= set(re.findall(r"--[\w-]+", help_text)), name
 
 
-@pytest.mark.parametrize("line", [line for line in commands("README.md") if " plan " in line])
-def test_the_readme_s_plans_work(line: str) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        line
+        for line in commands("README.md")
+        if line.startswith(("kvhouse plan ", "kvhouse replay "))
+    ],
+)
+def test_the_readme_s_plans_and_replays_work(line: str) -> None:
     result = subprocess.run(
         [KVHOUSE, *shlex.split(line)[1:]], capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout
+
+
+@pytest.mark.parametrize("document", READMES)
+def test_the_plan_that_a_readme_shows_is_what_the_command_prints(document: str) -> None:
+    (shown,) = (body for body in blocks(document, "text") if body.startswith("llama-2-7b "))
+    first = next(line for line in commands(document) if line.startswith("kvhouse plan "))
+    printed = subprocess.run(
+        [KVHOUSE, *shlex.split(first)[1:]], capture_output=True, text=True, check=True
+    ).stdout
+    # Spaces and line breaks follow the width of the terminal.
+    lines = [" ".join(line.split()) for line in shown.splitlines() if "─" not in line]
+    assert [line for line in lines if line not in " ".join(printed.split())] == []
 
 
 def test_the_readme_s_python_gives_what_it_says() -> None:
@@ -125,6 +144,19 @@ def test_the_tree_has_every_room() -> None:
     modules = {path.name for path in package.glob("*.py")} - {"__init__.py"}
     children = [path.removeprefix("src/kvhouse/") for path in tree_paths("README.md")]
     assert {f"{room}/" for room in rooms} | modules <= set(children)
+
+
+def test_the_tree_has_every_file_once() -> None:
+    """But for an ``__init__.py``, which is shown only where it holds more than names."""
+    package = ROOT / "src" / "kvhouse"
+    shown = [path for path in tree_paths("README.md") if not path.endswith("/")]
+    assert len(shown) == len(set(shown))
+    files = {
+        path.relative_to(ROOT).as_posix()
+        for path in repository_files()
+        if path.is_relative_to(package) and path.name != "__init__.py"
+    }
+    assert files <= set(shown)
 
 
 def test_relative_links_lead_somewhere() -> None:

@@ -71,5 +71,7 @@ def test_more_memory_never_fits_fewer(pool, policy, more):
 
 def test_unknown_policies_are_refused():
     spec = ModelSpec("m", "M", (FullAttention(1, 1, 8, 8),), 8, 8, 64, 1, 1, "float16")
-    with pytest.raises(KvhouseError, match="unknown policy 'slab': choose one of paged, contig"):
+    with pytest.raises(
+        KvhouseError, match="unknown policy 'slab': choose one of contiguous, paged"
+    ):
         requests_that_fit(KVLayout.of(spec), 10, 5, "slab", 64)

@@ -1,12 +1,12 @@
 """``plan`` against figures worked out by hand for Llama-2-7B: 32 layers, 4096 wide, MHA."""
 
-import json
-
 import pytest
 
 from kvhouse.devices import Device
 from kvhouse.errors import KvhouseError
 from kvhouse.planner import plan
+from kvhouse.replayer import replay
+from kvhouse.spec import find_gguf
 
 GIB = 2**30
 CARD = Device("card", "A card", 24 * GIB, 1e12, {"float16": 1e14, "float32": 1e13}, "datasheet", "")
@@ -65,10 +65,32 @@ def test_the_crossover_is_the_first_batch_whose_kv_outweighs_the_weights():
     assert (batch - 1) * 4096 * TOKEN <= WEIGHTS < batch * 4096 * TOKEN
 
 
-def test_the_dictionary_is_plain_json():
-    result = plan("llama-2-7b", CARD).to_dict()
-    assert json.loads(json.dumps(result)) == json.loads(json.dumps(result, default=str))
-    assert {"bytes_per_token", "budget", "fits", "speeds"} <= set(result)
+def test_a_given_pool_that_the_device_lacks_is_said():
+    budget = plan("llama-2-7b", CARD, kv_memory=64 * GIB).budget
+    assert budget.missing == WEIGHTS + 64 * GIB - int(24 * GIB * 0.9)
+
+
+def test_plan_and_replay_size_the_pool_alike_from_mixed_weights():
+    model, device = find_gguf("smollm2"), CARD
+    planned = plan(model, device)
+    replayed = replay("mooncake-conv", model, device).pool
+    assert planned.budget.weights == 96_576_768  # the file's tensors, as the file lists them
+    assert planned.weight_dtype == "as stored"
+    assert planned.pool_bytes == replayed.bytes
+    assert planned.speeds[0].weight_bytes <= 96_576_768
+
+
+def test_a_device_without_a_figure_for_the_dtype_says_whose_it_takes():
+    assert plan("llama-2-7b", CARD, weight_dtype="float16").compute_dtype == "float16"
+    assert plan("llama-2-7b", CARD, weight_dtype="bfloat16").compute_dtype == "float32"
+
+
+def test_prefill_is_bound_by_compute():
+    result = plan("llama-2-7b", CARD, context=4096)
+    matrices = 2 * (PARAMETERS - 2 * 32_000 * 4096 - 65 * 4096) * 4096 + 2 * 32_000 * 4096
+    attention = 32 * 4 * 4096 * 4096 * 4097 // 2
+    assert result.prefill_bound == "compute"
+    assert result.prefill_seconds == pytest.approx((matrices + attention) / 1e14)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +98,9 @@ def test_the_dictionary_is_plain_json():
     [
         ({"context": 0}, "context 0: must lie between 1 and max_length 4096"),
         ({"context": 5000}, "context 5000: must lie between 1 and max_length 4096"),
-        ({"max_length": 0}, "max_length 0: must be at least 1 token"),
+        ({"max_length": 0}, "max_length 0: llama-2-7b takes 1 to 4,096 tokens"),
+        ({"max_length": 4097}, "max_length 4,097: llama-2-7b takes 1 to 4,096 tokens"),
+        ({"kv_memory": 1000}, "smaller than one block: a block of 16 tokens takes 8,388,608 bytes"),
         ({"kv_format": "int3"}, "unknown KV format 'int3'"),
         ({"weight_dtype": "int3"}, "unknown weight dtype 'int3'"),
         ({"block_size": 0}, "block size 0"),

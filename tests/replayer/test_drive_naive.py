@@ -140,7 +140,7 @@ class Naive:
             for position in range(request["done"], request["done"] + count):
                 read += token_bytes
                 flops += 2 * BODY + LAYERS * HEADS * 4 * DIM * (position + 1)
-            read += token_bytes * (request["done"] + count)
+            read += token_bytes * request["done"]
         return max(read / 1e6, flops / 4e6)
 
     def samples(self, request, count):

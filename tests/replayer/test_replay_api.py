@@ -50,7 +50,7 @@ def test_no_step_beats_the_bandwidth(trace):
 
 
 def test_the_front_door_offers_it():
-    result = kvhouse.replay("mooncake-conv", "smollm2", "l4", kv_memory=GIB, max_length=30_000)
+    result = kvhouse.replay("mooncake-conv", "smollm2", "l4", kv_memory=GIB)
     assert result.submitted == result.finished + len(result.rejections) == 64
 
 
@@ -64,7 +64,7 @@ def test_the_front_door_offers_it():
         ({"kv_format": "fp99"}, "unknown KV format 'fp99'"),
         ({"weight_dtype": "int3"}, "unknown weight dtype 'int3'"),
         ({"kv_memory": 1000}, "smaller than one block"),
-        ({"kv_memory": -1}, "smaller than one block"),
+        ({"kv_memory": -1}, "KV memory of -1 bytes"),
         ({"token_budget": 0}, "token_budget 0"),
         ({"block_size": 0}, "block size 0"),
         ({"watermark": 1.5}, "watermark 1.5"),

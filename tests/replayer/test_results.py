@@ -86,6 +86,7 @@ def test_nothing_came():
 def test_stable_keys_as_json():
     data = json.loads(json.dumps(summarise(example(), MEMORY).to_dict()))
     assert list(data) == [
+        "scenario",
         "timing",
         "pool",
         "submitted",

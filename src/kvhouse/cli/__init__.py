@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from io import TextIOWrapper
 from typing import NoReturn
 
 import typer
 
+from kvhouse.cli.demo import demo_app
 from kvhouse.cli.plan import plan_command
 from kvhouse.cli.replay import replay_command
 from kvhouse.cli.run import run_command
@@ -23,12 +26,18 @@ app = typer.Typer(
 app.command("plan")(plan_command)
 app.command("replay")(replay_command)
 app.command("run")(run_command)
+app.add_typer(demo_app, name="demo")
 
 
 def main() -> NoReturn:
     """Run the command line; errors become one line on stderr and a non-zero exit."""
+    signal.signal(signal.SIGTERM, _terminate)
+    for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a character gets "?"
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         code = app(standalone_mode=False)
+        sys.stdout.flush()
     except KvhouseError as error:
         _fail(str(error), 1)
     except typer.TyperException as error:
@@ -36,6 +45,8 @@ def main() -> NoReturn:
     except BrokenPipeError:  # whoever read our output has seen enough
         sys.stderr.close()
         sys.exit(1)
+    except OSError as error:  # kvhouse's own files are answered for where they are opened
+        _fail(f"the output cannot be written: {error.strerror}", 1)
     if code == INTERRUPTED:
         _fail("interrupted", INTERRUPTED)
     sys.exit(code or 0)
@@ -43,5 +54,10 @@ def main() -> NoReturn:
 
 def _fail(reason: str, code: int) -> NoReturn:
     if reason:
-        print(f"kvhouse: {reason}", file=sys.stderr)
+        print("kvhouse:", " ".join(reason.splitlines()), file=sys.stderr)
     sys.exit(code)
+
+
+def _terminate(number: int, _: object) -> NoReturn:
+    """Leave as after Ctrl-C, so that nothing half written stays."""
+    raise SystemExit(128 + number)

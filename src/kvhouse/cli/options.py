@@ -11,11 +11,16 @@ from kvhouse.units import parse_bytes
 Model = Annotated[
     str,
     typer.Argument(
-        help="Catalogue name such as llama-2-7b, directory with a config.json, config or GGUF file."
+        help="Catalogue name such as llama-2-7b, directory with a config.json, config or GGUF "
+        "file. A wrong name is answered with the closest ones."
     ),
 ]
 Device = Annotated[
-    str, typer.Option(help="Device such as a100-80g, or local to measure this machine.")
+    str,
+    typer.Option(
+        help="a100-80g, a100-40g, h100-80g, rtx-4090, l4, a10-24g, or local: this machine, "
+        "measured."
+    ),
 ]
 KvMemory = Annotated[
     str | None,

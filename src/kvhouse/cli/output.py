@@ -48,16 +48,24 @@ def plan_log(path: str | None) -> Iterator[Callable[[StepPlan], None] | None]:
         yield None
         return
     target = Path(path)
-    partial = target.with_name(f".{target.name}.partial")
+    if not target.name or (target.exists() and not target.is_file()):
+        raise KvhouseError(f"plan log {path!r}: is no name for a file")
+    partial = target.with_name(f".{target.name[:200]}.partial")
     try:
-        with partial.open("wb") as file:
+        file = partial.open("wb")
+    except OSError as error:
+        raise KvhouseError(f"plan log {path}: cannot be written: {error.strerror}") from None
+    try:
+        with file:
 
             def write(plan: StepPlan) -> None:
-                file.write(plan.encode())
+                try:
+                    file.write(plan.encode())
+                except OSError as error:
+                    reason = f"plan log {path}: cannot be written: {error.strerror}"
+                    raise KvhouseError(reason) from None
 
             yield write
         partial.replace(target)
-    except OSError as error:
-        raise KvhouseError(f"plan log {path}: cannot be written: {error.strerror}") from None
     finally:
         partial.unlink(missing_ok=True)

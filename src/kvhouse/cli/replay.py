@@ -32,12 +32,14 @@ def replay_command(
     token_budget: options.TokenBudget = 2048,
     max_running: options.MaxRunning = 256,
     watermark: options.Watermark = 0.05,
+    utilization: options.Utilization = 0.9,
     plan_log_file: options.PlanLog = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Lead a traffic trace through the real scheduler and allocator on a modelled clock.
 
-    Times are roofline floors and say so; bytes, admissions and preemptions are exact.
+    Times are roofline floors. Bytes are exact; so are admissions and preemptions with --backlog,
+    and otherwise they follow the modelled times.
 
     Example: kvhouse replay azure-conv-2023 --model llama-2-7b --kv-memory 8GiB
     """
@@ -58,15 +60,16 @@ def replay_command(
             token_budget=token_budget,
             max_running=max_running,
             watermark=watermark,
+            utilization=utilization,
             as_backlog=backlog,
             on_ended=on_ended,
             on_plan=on_plan,
         )
     if as_json:
-        print_json(result.to_dict())
+        print_json({"model": model, "device": device, **result.to_dict()})
         return
     from rich.console import Console
 
     from kvhouse.views.replay import show_results
 
-    show_results(Console(), f"{trace} on {model}, {device}", [result])
+    show_results(Console(), f"{len(traffic.requests):,} requests of {trace} on {device}", [result])

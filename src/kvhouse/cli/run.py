@@ -10,6 +10,7 @@ import typer
 from kvhouse.cli import options
 from kvhouse.cli.output import plan_log, print_json, progress
 from kvhouse.errors import KvhouseError
+from kvhouse.units import parse_bytes
 
 if TYPE_CHECKING:
     from kvhouse.engine import EngineConfig, SamplingParams
@@ -77,12 +78,20 @@ def run_command(
     """
     if (prompt is None) == (trace is None):
         raise KvhouseError("give either a prompt or --trace")
+    if prompt is not None and (limit or scale_lengths != 1 or backlog or plan_log_file):
+        raise KvhouseError("--limit, --scale-lengths, --backlog and --plan-log go with --trace")
+    if trace is not None and (temperature or raw):
+        raise KvhouseError("--temperature and --raw go with a prompt")
+    from kvhouse import spec
+
+    spec.load(model)  # so that a wrong name is answered before torch is imported
+
     from kvhouse.engine import EngineConfig, SamplingParams
     from kvhouse.engine.traced import run_trace, scenario_for
 
     sampling = SamplingParams(temperature=temperature, seed=seed)
     config = EngineConfig(
-        kv_memory=options.size(kv_memory) or 0,
+        kv_memory=parse_bytes(kv_memory),
         kv_format=kv_format or _FORMAT_OF.get(dtype, dtype),
         policy=policy,
         block_size=block_size,
@@ -99,7 +108,7 @@ def run_command(
 
     traffic = read_trace(str(trace), limit=limit, scale_lengths=scale_lengths)
     with plan_log(plan_log_file) as on_plan, progress("run", len(traffic.requests)) as on_ended:
-        result = run_trace(
+        run = run_trace(
             loaded,
             scenario_for(config, loaded.spec, traffic, as_backlog=backlog),
             seed=seed,
@@ -107,13 +116,15 @@ def run_command(
             on_plan=on_plan,
         )
     if as_json:
-        print_json(result.to_dict())
+        print_json({"model": model, "device": "this machine", **run.to_dict()})
         return
     from rich.console import Console
 
     from kvhouse.views.replay import show_results
 
-    show_results(Console(), f"{trace} on {model}, this machine", [result])
+    show_results(
+        Console(), f"{len(traffic.requests):,} requests of {trace} on this machine", [run.result]
+    )
 
 
 def _load(model: str, dtype: str) -> LoadedModel:

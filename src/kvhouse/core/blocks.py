@@ -36,6 +36,6 @@ class BlockPool:
         self._free.extend(reversed(ids))
 
     def unusable(self, count: int) -> int:
-        """Free blocks that a request for ``count`` could not use: none, blocks lie anywhere."""
+        """None: enough free blocks can always be given, wherever they lie."""
         del count
         return 0

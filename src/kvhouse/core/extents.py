@@ -58,5 +58,6 @@ class ExtentPool:
             self._lengths.insert(after, length)
 
     def unusable(self, count: int) -> int:
-        """Free blocks in runs too short for ``count``: external fragmentation."""
-        return sum(length for length in self._lengths if length < count)
+        """All free blocks where they are enough for ``count`` but no run of them is."""
+        scattered = count <= self.free_blocks and count > max(self._lengths)
+        return self.free_blocks if scattered else 0

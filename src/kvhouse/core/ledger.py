@@ -20,8 +20,9 @@ class Ledger:
         used: Slots whose keys and values are computed, the step under way included.
         reserved: Held slots that their request may still fill.
         internal: Held slots that their request can never fill: tails of blocks and reservations.
-        external: Free, but in runs too short for the request at the head of the queue.
-        free: Free and usable.
+        external: Free and enough for the request at the head of the queue, but in runs too
+            short for it: external fragmentation.
+        free: Free otherwise.
     """
 
     total: int

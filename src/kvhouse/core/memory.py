@@ -21,6 +21,9 @@ from kvhouse.layout import KVLayout
 #: Share of the pool that admission leaves free so that running requests can grow.
 DEFAULT_WATERMARK = 0.05
 
+#: Largest pool; at 16 tokens a block, 268 million tokens.
+MOST_BLOCKS = 2**24
+
 
 class Pool(Protocol):
     """Free block ids and how they are taken."""
@@ -43,19 +46,27 @@ class Pool(Protocol):
         ...
 
     def unusable(self, count: int) -> int:
-        """Free blocks that a request for ``count`` blocks could not use."""
+        """Free blocks that are enough for ``count``, yet cannot be given as they lie."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why the request at the head of the queue got no memory; all counts are blocks."""
+    """Why the request at the head of the queue got no memory.
+
+    Attributes:
+        request: Its id.
+        needed: Blocks that it asked for.
+        free: Blocks that nobody holds.
+        held_back: Free blocks that the watermark keeps.
+        fragmented: Whether enough blocks are free, but not in one run.
+    """
 
     request: int
     needed: int
     free: int
     held_back: int
-    unusable: int
+    fragmented: bool
 
 
 class KVMemory(ABC):
@@ -109,8 +120,8 @@ class KVMemory(ABC):
         if needed + held_back <= self.free_blocks:
             blocks = self.pool.take(needed)
         if blocks is None:
-            unusable = self.pool.unusable(needed)
-            return Refusal(request, needed, self.free_blocks, held_back, unusable)
+            fragmented = self.pool.unusable(needed) > 0
+            return Refusal(request, needed, self.free_blocks, held_back, fragmented)
         self._tables[request] = blocks
         return None
 
@@ -173,7 +184,8 @@ def watermark_blocks(blocks: int, watermark: float) -> int:
     return int(blocks * watermark)
 
 
-POLICIES = (PagedMemory.policy, ContiguousMemory.policy)
+#: Every placement policy, the older way first.
+POLICIES = (ContiguousMemory.policy, PagedMemory.policy)
 
 
 def make_memory(
@@ -193,12 +205,13 @@ def make_memory(
         watermark: Share of the pool in [0, 1) that ``paged`` admissions leave free.
 
     Raises:
-        KvhouseError: No block fits, no such policy, or a watermark out of range.
+        KvhouseError: No block fits, too many do, no such policy, or a watermark out of range.
     """
-    if blocks < 1:
+    layout.require_blocks(blocks)
+    if blocks > MOST_BLOCKS:
         raise KvhouseError(
-            "the KV memory is smaller than one block: a block of "
-            f"{layout.block_size} tokens takes {layout.block_bytes:,} bytes"
+            f"a pool of {blocks:,} blocks is more than the {MOST_BLOCKS:,} that kvhouse tracks: "
+            "give less KV memory or larger blocks"
         )
     if policy == PagedMemory.policy:
         return PagedMemory(layout, blocks, watermark)

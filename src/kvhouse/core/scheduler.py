@@ -9,7 +9,7 @@ from kvhouse.core.check import check
 from kvhouse.core.ledger import Ledger, account
 from kvhouse.core.memory import KVMemory, Refusal
 from kvhouse.core.request import Request, RequestState
-from kvhouse.core.step import Row, StepPlan, StepResult
+from kvhouse.core.step import Executor, Row, StepPlan, StepResult
 from kvhouse.errors import KvhouseError, RequestRejected
 
 DEFAULT_TOKEN_BUDGET = 2048
@@ -98,6 +98,7 @@ class Scheduler:
         """
         if self._step is not None:
             raise RuntimeError(f"step {self._step.index} is still under way: apply it first")
+        self.refusal = None
         preempted: list[int] = []
         budget = self._continue_running(self.config.token_budget, preempted)
         admitted = [] if preempted else self._admit_waiting(budget)
@@ -146,6 +147,20 @@ class Scheduler:
         self._step = None
         for request in self.running:
             request.in_flight = 0
+
+    def carry_out(
+        self, plan: StepPlan, executor: Executor
+    ) -> tuple[StepResult, tuple[Request, ...]]:
+        """Have ``plan`` executed and applied: what it gave, and the requests that it finished.
+
+        Whatever interrupts the executor, Ctrl-C included, leaves the step as if it had not been.
+        """
+        try:
+            result = executor.execute(plan)
+        except BaseException:
+            self.abandon(plan)
+            raise
+        return result, self.apply(plan, result)
 
     def ledger(self) -> Ledger:
         """Account for every byte of the pool as it is now."""
@@ -200,7 +215,6 @@ class Scheduler:
     def _admit_waiting(self, budget: int) -> list[int]:
         """Admit from the head of the queue until the budget, the limit or the memory ends."""
         admitted: list[int] = []
-        self.refusal = None
         while self.waiting and budget and len(self.running) < self.config.max_running:
             head = self.waiting[0]
             self.refusal = self.memory.admit(head.id, head.known, alone=not self.running)

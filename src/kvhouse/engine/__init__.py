@@ -1,6 +1,12 @@
 """The engine: a real model served from the house's pages. It alone knows torch."""
 
+import os
+
 from kvhouse.errors import KvhouseError
+
+# Threads that spin while they wait make steps ten times slower as soon as another process wants
+# one of the cores. The OpenMP runtime reads this once, when torch is first imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 try:
     import torch as _torch  # noqa: F401

@@ -8,10 +8,13 @@ from pathlib import Path
 
 from kvhouse.core.check import check
 from kvhouse.core.memory import DEFAULT_WATERMARK, make_memory
-from kvhouse.core.scheduler import Scheduler, SchedulerConfig
-from kvhouse.engine.adapter import ModelAdapter
+from kvhouse.core.scheduler import (
+    DEFAULT_MAX_RUNNING,
+    DEFAULT_TOKEN_BUDGET,
+    Scheduler,
+    SchedulerConfig,
+)
 from kvhouse.engine.executor import TorchExecutor
-from kvhouse.engine.kernels.gather import GatherKernel
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.live import LiveRequest
 from kvhouse.engine.load import LoadedModel, load_model
@@ -19,7 +22,8 @@ from kvhouse.engine.outputs import Completion, StepOutput, Token
 from kvhouse.engine.prompt import prompt_ids
 from kvhouse.engine.sampler import SamplingParams
 from kvhouse.errors import KvhouseError
-from kvhouse.layout import KVLayout
+from kvhouse.layout import DEFAULT_BLOCK_SIZE, KVLayout
+from kvhouse.spec.model import ModelSpec
 
 Prompt = str | Sequence[int]
 
@@ -45,12 +49,22 @@ class EngineConfig:
     kv_memory: int
     kv_format: str = "fp32"
     policy: str = "paged"
-    block_size: int = 16
+    block_size: int = DEFAULT_BLOCK_SIZE
     max_length: int | None = None
-    token_budget: int = 2048
-    max_running: int = 256
+    token_budget: int = DEFAULT_TOKEN_BUDGET
+    max_running: int = DEFAULT_MAX_RUNNING
     watermark: float = DEFAULT_WATERMARK
     checked: bool = False
+
+    def limits(self, spec: ModelSpec) -> SchedulerConfig:
+        """The scheduler's limits for a model.
+
+        Raises:
+            KvhouseError: A limit is out of range.
+        """
+        return SchedulerConfig(
+            spec.length_limit(self.max_length), self.token_budget, self.max_running, self.checked
+        )
 
 
 class Engine:
@@ -67,53 +81,21 @@ class Engine:
 
     def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
         spec = loaded.spec
-        max_length = spec.max_length if config.max_length is None else config.max_length
-        if max_length > spec.max_length:
-            raise KvhouseError(
-                f"max_length {max_length:,}: the model was made for {spec.max_length:,} tokens"
-            )
+        limits = config.limits(spec)
         layout = KVLayout.of(spec, config.kv_format, config.block_size)
         blocks = layout.blocks_in(config.kv_memory)
-        memory = make_memory(config.policy, layout, blocks, max_length, config.watermark)
-        limits = SchedulerConfig(
-            max_length, config.token_budget, config.max_running, config.checked
-        )
+        memory = make_memory(config.policy, layout, blocks, limits.max_length, config.watermark)
         self.spec = spec
         self.config = config
         self.tokenizer = loaded.tokenizer
         self.scheduler = Scheduler(memory, limits)
         self.kv = KVTensors(layout, blocks)
-        kernel = GatherKernel(self.kv, max_length, loaded.model.dtype)
-        adapter = ModelAdapter(loaded.model, kernel, spec)
-        self.executor = TorchExecutor(adapter, loaded.eos_token_ids)
+        self.executor = TorchExecutor.on(self.kv, loaded, limits.max_length)
         self._live: dict[int, LiveRequest] = {}
 
     @classmethod
-    def load(
-        cls,
-        model: str | Path,
-        *,
-        kv_memory: int,
-        kv_format: str = "fp32",
-        policy: str = "paged",
-        block_size: int = 16,
-        max_length: int | None = None,
-        dtype: str = "float32",
-        token_budget: int = 2048,
-        max_running: int = 256,
-        watermark: float = DEFAULT_WATERMARK,
-    ) -> Engine:
-        """Load a model and build its engine; see ``load_model`` and ``EngineConfig``."""
-        config = EngineConfig(
-            kv_memory=kv_memory,
-            kv_format=kv_format,
-            policy=policy,
-            block_size=block_size,
-            max_length=max_length,
-            token_budget=token_budget,
-            max_running=max_running,
-            watermark=watermark,
-        )
+    def load(cls, model: str | Path, config: EngineConfig, dtype: str = "float32") -> Engine:
+        """Load a model and build its engine; see ``load_model`` for what can be loaded."""
         return cls(load_model(model, dtype), config)
 
     @property
@@ -217,12 +199,7 @@ class Engine:
     def _advance(self) -> None:
         """One step for everyone. An interrupted one is as if it had not been."""
         plan = self.scheduler.schedule()
-        try:
-            result = self.executor.execute(plan)
-        except BaseException:
-            self.scheduler.abandon(plan)
-            raise
-        finished = self.scheduler.apply(plan, result)
+        result, finished = self.scheduler.carry_out(plan, self.executor)
         ended = {request.id for request in finished}
         for sampled in result.sampled:
             live = self._live[sampled.request]

@@ -10,6 +10,9 @@ import torch
 
 from kvhouse.core.step import Row, Sampled, StepPlan, StepResult
 from kvhouse.engine.adapter import ModelAdapter
+from kvhouse.engine.kernels.gather import GatherKernel
+from kvhouse.engine.kv import KVTensors
+from kvhouse.engine.load import LoadedModel
 from kvhouse.engine.packed import pack
 from kvhouse.engine.sampler import Sampler, SamplingParams
 
@@ -41,6 +44,16 @@ class TorchExecutor:
         self.adapter = adapter
         self.eos_token_ids = frozenset(eos_token_ids)
         self._live: dict[int, _Live] = {}
+
+    @classmethod
+    def on(cls, kv: KVTensors, loaded: LoadedModel, max_length: int) -> TorchExecutor:
+        """The executor of a loaded model on a pool, for requests of up to ``max_length`` tokens.
+
+        Raises:
+            UnsupportedModel: The engine would not compute this model exactly.
+        """
+        kernel = GatherKernel(kv, max_length, loaded.model.dtype)
+        return cls(ModelAdapter(loaded.model, kernel, loaded.spec), loaded.eos_token_ids)
 
     @property
     def requests(self) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 class KVTensors:
-    """One allocation that holds every layer's keys and values, block by block.
+    """One allocation that holds all keys and values: layer by layer, slot by slot within it.
 
     Layer ``i`` has keys ``[blocks, block_size, kv_heads, key_dim]`` and values
     ``[blocks, block_size, kv_heads, value_dim]``. A *slot* is the place of one token: slot

@@ -23,6 +23,10 @@ def prompt_ids(
     if isinstance(prompt, str):
         if tokenizer is None:
             raise RequestRejected("this model has no tokenizer: give the prompt as token ids")
+        try:
+            prompt.encode()
+        except UnicodeEncodeError as error:
+            raise RequestRejected(f"the prompt is not valid Unicode text: {error}") from None
         ids = list(tokenizer(prompt)["input_ids"])
     else:
         ids = list(prompt)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from kvhouse.core.request import Request
-from kvhouse.core.scheduler import SchedulerConfig
 from kvhouse.core.step import StepPlan
-from kvhouse.engine.adapter import ModelAdapter
 from kvhouse.engine.engine import EngineConfig
 from kvhouse.engine.executor import TorchExecutor
-from kvhouse.engine.kernels.gather import GatherKernel
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.load import LoadedModel
 from kvhouse.engine.sampler import SamplingParams
+from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
+from kvhouse.replayer.arrivals import TimedArrivals, backlog
 from kvhouse.replayer.drive import RequestRecord
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.scenario import Scenario
@@ -27,6 +28,23 @@ from kvhouse.spec.model import ModelSpec
 _TO_THE_END = SamplingParams(ignore_eos=True)
 
 
+@dataclass(frozen=True, slots=True)
+class TracedRun:
+    """What serving a trace gave.
+
+    Attributes:
+        result: The figures of the drive.
+        kv_bytes: Bytes of the pool's tensors, as torch counts them.
+    """
+
+    result: ReplayResult
+    kv_bytes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result's keys and ``kv_bytes``."""
+        return {**self.result.to_dict(), "kv_bytes": self.kv_bytes}
+
+
 def scenario_for(
     config: EngineConfig, spec: ModelSpec, trace: Trace, *, as_backlog: bool = False
 ) -> Scenario:
@@ -35,15 +53,16 @@ def scenario_for(
     Raises:
         KvhouseError: A setting is out of range.
     """
-    limits = SchedulerConfig(
-        spec.max_length if config.max_length is None else config.max_length,
-        config.token_budget,
-        config.max_running,
-        config.checked,
-    )
     layout = KVLayout.of(spec, config.kv_format, config.block_size)
+    arrivals = backlog if as_backlog else TimedArrivals
     return Scenario(
-        trace, layout, config.policy, config.kv_memory, limits, config.watermark, as_backlog
+        trace,
+        layout,
+        config.policy,
+        config.kv_memory,
+        config.limits(spec),
+        config.watermark,
+        arrivals,
     )
 
 
@@ -54,7 +73,7 @@ def run_trace(
     seed: int = 0,
     on_ended: Callable[[RequestRecord], None] | None = None,
     on_plan: Callable[[StepPlan], None] | None = None,
-) -> ReplayResult:
+) -> TracedRun:
     """Serve a scenario with a real model; step times are measured, idle gaps are skipped.
 
     Traces hold lengths and no texts, so prompts are random token ids.
@@ -67,12 +86,11 @@ def run_trace(
         on_plan: Called for each step's plan.
 
     Raises:
-        KvhouseError: The pool cannot be built as described, or the memory is not there.
+        KvhouseError: The pool cannot be built as described, the memory is not there, or the model
+            gave no usable output for a request.
     """
     kv = KVTensors(scenario.layout, scenario.blocks)
-    kernel = GatherKernel(kv, scenario.config.max_length, loaded.model.dtype)
-    adapter = ModelAdapter(loaded.model, kernel, loaded.spec)
-    executor = TorchExecutor(adapter, loaded.eos_token_ids)
+    executor = TorchExecutor.on(kv, loaded, scenario.config.max_length)
     prompts = np.random.default_rng(seed)
 
     def register(request: Request, asked: TraceRequest) -> None:
@@ -81,8 +99,12 @@ def run_trace(
 
     def forget(record: RequestRecord) -> None:
         if record.request is not None:
+            error = executor.error(record.request)
             executor.drop(record.request)
+            if error:
+                raise KvhouseError(f"request {record.index} of the trace: {error}")
         if on_ended:
             on_ended(record)
 
-    return scenario.drive(executor, on_submitted=register, on_ended=forget, on_plan=on_plan)
+    result = scenario.drive(executor, on_submitted=register, on_ended=forget, on_plan=on_plan)
+    return TracedRun(result, kv.nbytes)

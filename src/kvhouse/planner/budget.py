@@ -22,7 +22,7 @@ class Budget:
         reserve: Left to the engine and others: activations, graphs, the driver.
         weights: The model.
         kv: The pool for keys and values, 0 where there is no room for any.
-        missing: What the weights lack to fit, 0 where they fit.
+        missing: What weights and a given ``kv`` lack to fit, 0 where they fit.
         given: Whether ``kv`` was set by the user and not derived from the rest.
     """
 
@@ -72,6 +72,6 @@ def kv_budget(
         reserve=device.memory_bytes - usable,
         weights=weights,
         kv=max(0, left) if kv_memory is None else kv_memory,
-        missing=max(0, -left),
+        missing=max(0, (kv_memory or 0) - left),
         given=kv_memory is not None,
     )

@@ -11,10 +11,10 @@ from kvhouse.core.memory import DEFAULT_WATERMARK, POLICIES
 from kvhouse.costs import Roofline
 from kvhouse.devices import Device
 from kvhouse.errors import KvhouseError
-from kvhouse.layout import KVLayout
+from kvhouse.layout import DEFAULT_BLOCK_SIZE, KVLayout
 from kvhouse.planner.budget import DEFAULT_UTILIZATION, Budget, kv_budget
 from kvhouse.planner.concurrency import requests_that_fit
-from kvhouse.spec.model import DTYPE_BYTES, NO_LIMIT, ModelSpec
+from kvhouse.spec.model import ModelSpec
 
 #: Context that a plan is made for when none is given, unless the model's own limit is lower.
 DEFAULT_CONTEXT = 4096
@@ -26,7 +26,7 @@ class Fit:
 
     Attributes:
         policy: ``paged`` or ``contiguous``.
-        requests: Admitted before the first refusal. Exact: the allocator's own number.
+        requests: Admitted by memory before its first refusal. Exact: the allocator's own number.
         held_bytes: Bytes that one request holds.
         token_bytes: Bytes of them that its tokens fill.
         idle_bytes: Pool bytes that hold no token once these requests are in.
@@ -69,16 +69,27 @@ class Plan:
     """The answer of ``plan``; bytes are exact, speeds are floors of the roofline.
 
     Attributes:
+        device_basis: ``datasheet`` or ``measured``.
+        weight_dtype: How the weights are stored, ``as stored`` for a file that mixes types.
+        compute_dtype: The dtype whose FLOP/s the floors take; float32 where the device has no
+            figure for the weights' own.
         context: Tokens that each request holds.
         max_length: Longest request allowed; what ``contiguous`` reserves.
+        bytes_per_request: KV of ``context`` tokens, block rounding not counted.
         crossover_batch: Requests at ``context`` from which their KV outweighs the weights.
+        fits: One for each placement policy.
+        speeds: Decode floors at batch 1 and at each policy's number of requests.
+        prefill_seconds: Floor of one prompt of ``context`` tokens in one step.
+        prefill_bound: ``bandwidth`` or ``compute``.
     """
 
     model: str
     architecture: str
     device: str
     device_basis: str
+    device_source: str
     weight_dtype: str
+    compute_dtype: str
     kv_format: str
     block_size: int
     context: int
@@ -93,6 +104,8 @@ class Plan:
     crossover_batch: int
     fits: tuple[Fit, ...]
     speeds: tuple[Speed, ...]
+    prefill_seconds: float
+    prefill_bound: str
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain values with stable keys; docs/json.md describes them."""
@@ -108,7 +121,7 @@ def plan(
     max_length: int | None = None,
     kv_format: str = "bf16",
     weight_dtype: str | None = None,
-    block_size: int = 16,
+    block_size: int = DEFAULT_BLOCK_SIZE,
     watermark: float = DEFAULT_WATERMARK,
     utilization: float = DEFAULT_UTILIZATION,
 ) -> Plan:
@@ -131,28 +144,30 @@ def plan(
     """
     model = model if isinstance(model, ModelSpec) else spec.load(model)
     device = device if isinstance(device, Device) else devices.get(device)
-    if max_length is None and model.max_length == NO_LIMIT:
-        raise KvhouseError(f"{model.name}: its config states no longest context: give --max-length")
-    max_length = model.max_length if max_length is None else max_length
+    max_length = model.length_limit(max_length)
     context = min(DEFAULT_CONTEXT, max_length) if context is None else context
-    weight_dtype = weight_dtype or model.dtype
-    _check(context, max_length, weight_dtype)
+    if not 1 <= context <= max_length:
+        raise KvhouseError(f"context {context}: must lie between 1 and max_length {max_length}")
     layout = KVLayout.of(model, kv_format, block_size)
     budget = kv_budget(model, device, weight_dtype, utilization, kv_memory)
     blocks = layout.blocks_in(budget.kv)
+    if budget.given:
+        layout.require_blocks(blocks)
     fits = tuple(
-        _fit(policy, layout, blocks, context, max_length, watermark)
-        for policy in reversed(POLICIES)
+        _fit(policy, layout, blocks, context, max_length, watermark) for policy in POLICIES
     )
     roofline = Roofline(model, layout, device, weight_dtype)
-    batches = sorted({1, *(fit.requests for fit in fits)} - {0})
+    batches = sorted({1, *(fit.requests for fit in fits)} - {0}) if blocks else []
+    prefill = roofline.prefill(context)
     request_bytes = context * layout.bytes_per_token
     return Plan(
         model=model.name,
         architecture=model.architecture,
         device=device.name,
         device_basis=device.basis,
-        weight_dtype=weight_dtype,
+        device_source=device.source,
+        weight_dtype=_stored(model, weight_dtype),
+        compute_dtype=roofline.compute_dtype,
         kv_format=kv_format,
         block_size=block_size,
         context=context,
@@ -167,17 +182,15 @@ def plan(
         crossover_batch=budget.weights // request_bytes + 1,
         fits=fits,
         speeds=tuple(_speed(roofline, device, batch, context) for batch in batches),
+        prefill_seconds=prefill.seconds,
+        prefill_bound=prefill.bound,
     )
 
 
-def _check(context: int, max_length: int, weight_dtype: str) -> None:
-    if max_length < 1:
-        raise KvhouseError(f"max_length {max_length}: must be at least 1 token")
-    if not 1 <= context <= max_length:
-        raise KvhouseError(f"context {context}: must lie between 1 and max_length {max_length}")
-    if weight_dtype not in DTYPE_BYTES:
-        known = ", ".join(DTYPE_BYTES)
-        raise KvhouseError(f"unknown weight dtype {weight_dtype!r}: choose one of {known}")
+def _stored(model: ModelSpec, weight_dtype: str | None) -> str:
+    if weight_dtype is None and model.stored_weight_bytes is not None:
+        return "as stored"
+    return weight_dtype or model.dtype
 
 
 def _fit(

@@ -11,8 +11,9 @@ from kvhouse.core.scheduler import DEFAULT_MAX_RUNNING, DEFAULT_TOKEN_BUDGET, Sc
 from kvhouse.core.step import StepPlan
 from kvhouse.costs import Roofline
 from kvhouse.devices import Device
-from kvhouse.layout import KVLayout
-from kvhouse.planner import kv_budget
+from kvhouse.layout import DEFAULT_BLOCK_SIZE, KVLayout
+from kvhouse.planner import DEFAULT_UTILIZATION, kv_budget
+from kvhouse.replayer.arrivals import TimedArrivals, backlog
 from kvhouse.replayer.drive import RequestRecord
 from kvhouse.replayer.executor import ModelledExecutor
 from kvhouse.replayer.results import ReplayResult
@@ -30,11 +31,12 @@ def replay(
     policy: str = "paged",
     kv_format: str = "bf16",
     weight_dtype: str | None = None,
-    block_size: int = 16,
+    block_size: int = DEFAULT_BLOCK_SIZE,
     max_length: int | None = None,
     token_budget: int = DEFAULT_TOKEN_BUDGET,
     max_running: int = DEFAULT_MAX_RUNNING,
     watermark: float = DEFAULT_WATERMARK,
+    utilization: float = DEFAULT_UTILIZATION,
     as_backlog: bool = False,
     on_ended: Callable[[RequestRecord], None] | None = None,
     on_plan: Callable[[StepPlan], None] | None = None,
@@ -56,6 +58,7 @@ def replay(
         token_budget: Most tokens computed in one step.
         max_running: Most requests that hold memory at once.
         watermark: Share of the pool that paged admissions keep free.
+        utilization: Share of the device's memory that the engine may use.
         as_backlog: Whether all requests wait from the start, whatever their times in the trace.
         on_ended: Called for each request that finished or was rejected.
         on_plan: Called for each step's plan.
@@ -67,11 +70,10 @@ def replay(
     trace = trace if isinstance(trace, Trace) else read_trace(trace)
     model = model if isinstance(model, ModelSpec) else spec.load(model)
     device = device if isinstance(device, Device) else devices.get(device)
-    config = SchedulerConfig(
-        model.max_length if max_length is None else max_length, token_budget, max_running
-    )
+    config = SchedulerConfig(model.length_limit(max_length), token_budget, max_running)
     layout = KVLayout.of(model, kv_format, block_size)
-    budget = kv_budget(model, device, weight_dtype, kv_memory=kv_memory)
-    scenario = Scenario(trace, layout, policy, budget.pool_bytes(), config, watermark, as_backlog)
+    budget = kv_budget(model, device, weight_dtype, utilization, kv_memory)
+    arrivals = backlog if as_backlog else TimedArrivals
+    scenario = Scenario(trace, layout, policy, budget.pool_bytes(), config, watermark, arrivals)
     executor = ModelledExecutor(Roofline(model, layout, device, weight_dtype))
     return scenario.drive(executor, on_ended=on_ended, on_plan=on_plan)

@@ -23,26 +23,26 @@ class RequestRecord:
         prompt_tokens: Length of its prompt.
         max_new_tokens: The most tokens it may generate.
         arrival: When it arrived.
-        request: Its id in the scheduler; None if it was rejected.
         rejection: Why it was refused, if it was; then nothing below is set.
         admitted: When the step began in which it first got memory.
         first_token: When the step ended that gave its first token.
         finished: When the step ended that gave its last token.
         generated: Tokens it got.
         preemptions: How often it lost its memory.
+        request: Its id in the scheduler; None if it was rejected.
     """
 
     index: int
     prompt_tokens: int
     max_new_tokens: int
     arrival: float
-    request: int | None = None
     rejection: str | None = None
     admitted: float | None = None
     first_token: float | None = None
     finished: float | None = None
     generated: int = 0
     preemptions: int = 0
+    request: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,18 +105,16 @@ def drive(
         arrivals: What comes when.
         on_submitted: Called for each request that the scheduler took, before its first step.
         on_ended: Called for each request that finished or was rejected.
-        on_plan: Called for each step's plan.
+        on_plan: Called for each step's plan, before it is carried out.
     """
-    state = _Drive(scheduler, executor, arrivals, on_submitted, on_ended or (lambda _: None))
+    state = _Drive(scheduler, executor, arrivals, on_submitted, on_ended, on_plan)
     while True:
         state.submit_arrived()
         if not scheduler.has_work:
             if not state.wait():
                 return state.log
             continue
-        plan = state.take_step()
-        if on_plan:
-            on_plan(plan)
+        state.take_step()
 
 
 class _Drive:
@@ -128,13 +126,15 @@ class _Drive:
         executor: Executor,
         arrivals: Arrivals,
         on_submitted: Callable[[Request, TraceRequest], None] | None,
-        on_ended: Callable[[RequestRecord], None],
+        on_ended: Callable[[RequestRecord], None] | None,
+        on_plan: Callable[[StepPlan], None] | None,
     ) -> None:
         self.scheduler = scheduler
         self.executor = executor
         self.arrivals = arrivals
         self.on_submitted = on_submitted
-        self.on_ended = on_ended
+        self.on_ended = on_ended or _ignore
+        self.on_plan = on_plan or _ignore
         self.log = DriveLog(executor.timing)
         self.now = 0.0
         self.step = 0
@@ -165,29 +165,29 @@ class _Drive:
             return False
         self.step, until = moment
         if until > self.now:
-            self._pass_time(until - self.now, None, self.scheduler.ledger())
+            self._pass_time(until - self.now, None, 0, self.scheduler.ledger())
             self.now = until  # exactly, so that the next arrival is due
         return True
 
-    def take_step(self) -> StepPlan:
+    def take_step(self) -> None:
         """Plan a step, have it executed, advance the clock and take in what it gave."""
         scheduler = self.scheduler
         plan = scheduler.schedule()
         if not plan.rows:
             raise RuntimeError(f"step {plan.index} computes nothing while requests wait")
-        ledger = scheduler.ledger()
+        ledger, running = scheduler.ledger(), len(scheduler.running)
         for admitted in plan.admitted:
             record = self._live[admitted]
             record.admitted = self.now if record.admitted is None else record.admitted
-        result = self.executor.execute(plan)
-        self._pass_time(result.seconds, plan, ledger)
+        self.on_plan(plan)
+        result, finished = scheduler.carry_out(plan, self.executor)
+        self._pass_time(result.seconds, plan, running, ledger)
         self.step += 1
         for sampled in result.sampled:
             record = self._live[sampled.request]
             record.first_token = self.now if record.first_token is None else record.first_token
-        for request in scheduler.apply(plan, result):
+        for request in finished:
             self._finish(request)
-        return plan
 
     def _finish(self, request: Request) -> None:
         record = self._live.pop(request.id)
@@ -196,17 +196,23 @@ class _Drive:
         record.preemptions = request.preemptions
         self.on_ended(record)
 
-    def _pass_time(self, seconds: float, plan: StepPlan | None, ledger: Ledger) -> None:
+    def _pass_time(
+        self, seconds: float, plan: StepPlan | None, running: int, ledger: Ledger
+    ) -> None:
         self.log.intervals.append(
             Interval(
                 start=self.now,
                 seconds=seconds,
                 step=plan.index if plan else None,
                 tokens=plan.tokens if plan else 0,
-                running=len(self.scheduler.running),
+                running=running,
                 waiting=len(self.scheduler.waiting),
                 preempted=len(plan.preempted) if plan else 0,
                 ledger=ledger,
             )
         )
         self.now += seconds
+
+
+def _ignore(_: object) -> None:
+    """What is called when nobody asked to be."""

@@ -83,6 +83,7 @@ class ReplayResult:
     """The figures of one drive. Times are in seconds.
 
     Attributes:
+        scenario: The traffic and the limits.
         timing: What the times are: ``modelled`` (a roofline floor) or ``measured``.
         pool: The pool.
         submitted: Requests that arrived; finished ones and rejections add up to it.
@@ -106,6 +107,7 @@ class ReplayResult:
         ledger: Where the pool's bytes were.
     """
 
+    scenario: dict[str, Any]
     timing: str
     pool: PoolSummary
     submitted: int
@@ -132,7 +134,9 @@ class ReplayResult:
         return asdict(self)
 
 
-def summarise(log: DriveLog, memory: KVMemory) -> ReplayResult:
+def summarise(
+    log: DriveLog, memory: KVMemory, scenario: dict[str, Any] | None = None
+) -> ReplayResult:
     """Sum up a finished drive over ``memory``.
 
     Raises:
@@ -155,6 +159,7 @@ def summarise(log: DriveLog, memory: KVMemory) -> ReplayResult:
     output_tokens = sum(record.generated for record in finished)
     makespan = math.fsum(interval.seconds for interval in log.intervals)
     return ReplayResult(
+        scenario=scenario or {},
         timing=log.timing,
         pool=_pool(memory),
         submitted=len(log.requests),

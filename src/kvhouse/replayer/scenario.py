@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from kvhouse.core.memory import DEFAULT_WATERMARK, make_memory
 from kvhouse.core.request import Request
 from kvhouse.core.scheduler import Scheduler, SchedulerConfig
 from kvhouse.core.step import Executor, StepPlan
 from kvhouse.layout import KVLayout
-from kvhouse.replayer.arrivals import TimedArrivals, backlog
+from kvhouse.replayer.arrivals import Arrivals, TimedArrivals, backlog
 from kvhouse.replayer.drive import RequestRecord, drive
 from kvhouse.replayer.results import ReplayResult, summarise
 from kvhouse.replayer.traces import Trace, TraceRequest
@@ -20,8 +21,8 @@ from kvhouse.replayer.traces import Trace, TraceRequest
 class Scenario:
     """Everything that decides the step plans but how long the steps take.
 
-    With ``as_backlog`` not even that counts: the same scenario then gives the same plans
-    whoever executes them.
+    Where arrivals go by steps, as in a backlog, not even that counts: the same scenario then
+    gives the same plans whoever executes them.
 
     Attributes:
         trace: The traffic.
@@ -30,7 +31,7 @@ class Scenario:
         kv_memory: Bytes for keys and values; the pool is the whole blocks in it.
         config: The scheduler's limits.
         watermark: Share of the pool that paged admissions keep free.
-        as_backlog: Whether all requests wait from the start, whatever their times in the trace.
+        arrivals: When requests arrive: at their times in the trace, or as a ``backlog``.
     """
 
     trace: Trace
@@ -39,12 +40,24 @@ class Scenario:
     kv_memory: int
     config: SchedulerConfig
     watermark: float = DEFAULT_WATERMARK
-    as_backlog: bool = False
+    arrivals: Callable[[Iterable[TraceRequest]], Arrivals] = TimedArrivals
 
     @property
     def blocks(self) -> int:
         """Blocks in the pool."""
         return self.layout.blocks_in(self.kv_memory)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The traffic and the limits as plain values, to stand beside the figures."""
+        return {
+            "trace": self.trace.name,
+            "requests": len(self.trace.requests),
+            "scale_lengths": self.trace.scale_lengths,
+            "backlog": self.arrivals is backlog,
+            "kv_format": self.layout.format.name,
+            "watermark": self.watermark,
+            **asdict(self.config),
+        }
 
     def drive(
         self,
@@ -62,13 +75,12 @@ class Scenario:
         memory = make_memory(
             self.policy, self.layout, self.blocks, self.config.max_length, self.watermark
         )
-        arrivals = (backlog if self.as_backlog else TimedArrivals)(self.trace.requests)
         log = drive(
             Scheduler(memory, self.config),
             executor,
-            arrivals,
+            self.arrivals(self.trace.requests),
             on_submitted=on_submitted,
             on_ended=on_ended,
             on_plan=on_plan,
         )
-        return summarise(log, memory)
+        return summarise(log, memory, self.to_dict())

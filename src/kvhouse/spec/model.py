@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvhouse.errors import UnsupportedModel
+from kvhouse.errors import SpecError, UnsupportedModel
 from kvhouse.spec.layers import Format, FullAttention, Layer
 
 __all__ = ["DTYPE_BYTES", "NO_LIMIT", "FullAttention", "Layer", "ModelSpec"]
@@ -67,12 +67,35 @@ class ModelSpec:
             )
         return self.parameters, self.matmul_parameters
 
+    def length_limit(self, asked: int | None) -> int:
+        """The longest request in tokens: ``asked``, or the model's own limit when None.
+
+        Raises:
+            SpecError: ``asked`` is below 1 or more than the model was made for, or it is None and
+                the model's config states no limit.
+        """
+        if asked is None:
+            if self.max_length == NO_LIMIT:
+                raise SpecError(
+                    f"{self.name}: its config states no longest context: give a max_length"
+                )
+            return self.max_length
+        if not 1 <= asked <= self.max_length:
+            raise SpecError(
+                f"max_length {asked:,}: {self.name} takes 1 to {self.max_length:,} tokens"
+            )
+        return asked
+
     def weight_bytes(self, dtype: str | None = None) -> int:
         """Bytes of all weights in ``dtype``, by default as they are published.
 
         Raises:
+            SpecError: No such dtype; the message lists those there are.
             UnsupportedModel: The weights are not known.
         """
+        if dtype is not None and dtype not in DTYPE_BYTES:
+            known = ", ".join(DTYPE_BYTES)
+            raise SpecError(f"unknown weight dtype {dtype!r}: choose one of {known}")
         if dtype is None and self.stored_weight_bytes is not None:
             return self.stored_weight_bytes
         return self.counted()[0] * DTYPE_BYTES[dtype or self.dtype]

@@ -9,7 +9,7 @@ from kvhouse.planner import Budget, Fit, Plan, Speed
 from kvhouse.units import bytes_text, seconds_text
 from kvhouse.views.tables import table
 
-_SPEED_COLUMNS = ("batch", "KV read", "step", "ceiling by KV", "ceiling with weights", "bound by")
+_SPEED_COLUMNS = ("batch", "KV read", "weights", "step", "by KV alone", "with weights", "bound by")
 
 
 def show_plan(console: Console, plan: Plan) -> None:
@@ -29,13 +29,20 @@ def show_plan(console: Console, plan: Plan) -> None:
         console.print("No block of KV fits: no request can be served.", style="bold red")
         return
     title = (
-        f"Requests that fit, at {plan.context:,} tokens each "
+        f"Requests that memory admits, {plan.context:,} tokens each "
         f"(exact; paged keeps {plan.watermark:.0%} free)"
     )
     fit_columns = ("policy", "requests", "held by each", "pool idle")
     console.print(table(title, fit_columns, (_fit(fit, plan) for fit in plan.fits)))
-    title = f"Decode floor at {plan.context:,} tokens (roofline, {plan.device_basis} figures)"
+    title = (
+        f"Decode floor at {plan.context:,} tokens, tokens/s at most "
+        f"(roofline, {plan.device_basis} figures, {plan.compute_dtype} FLOP/s)"
+    )
     console.print(table(title, _SPEED_COLUMNS, (_speed(speed) for speed in plan.speeds)))
+    console.print(
+        f"Prefill floor of one prompt of {plan.context:,} tokens: "
+        f"{seconds_text(plan.prefill_seconds)} (bound by {plan.prefill_bound})"
+    )
 
 
 def _memory(plan: Plan) -> list[tuple[str, str, str]]:
@@ -56,8 +63,9 @@ def _memory(plan: Plan) -> list[tuple[str, str, str]]:
 
 
 def _shortage(budget: Budget, device: str) -> str:
+    what = "weights and this KV memory" if budget.given else "weights"
     advice = "narrower weights, a larger device or a higher utilization"
-    return f"The weights do not fit {device}: {bytes_text(budget.missing)} missing. Try {advice}."
+    return f"The {what} do not fit {device}: {bytes_text(budget.missing)} missing. Try {advice}."
 
 
 def _fit(fit: Fit, plan: Plan) -> tuple[str, str, str, str]:
@@ -69,8 +77,9 @@ def _speed(speed: Speed) -> tuple[str, ...]:
     return (
         f"{speed.batch:,}",
         bytes_text(speed.kv_bytes),
+        bytes_text(speed.weight_bytes),
         seconds_text(speed.seconds),
-        f"{speed.kv_tokens_per_second:,.0f} tokens/s",
-        f"{speed.tokens_per_second:,.0f} tokens/s",
+        f"{speed.kv_tokens_per_second:,.0f}",
+        f"{speed.tokens_per_second:,.0f}",
         speed.bound,
     )

@@ -11,7 +11,7 @@ from kvhouse.replayer.results import Distribution, ReplayResult
 from kvhouse.units import bytes_text, seconds_text
 from kvhouse.views.tables import table
 
-_LEDGER_NAMES = {
+LEDGER_NAMES = {
     "used": "used by tokens",
     "reserved": "reserved for later",
     "internal": "internal fragmentation",
@@ -22,10 +22,11 @@ _LEDGER_NAMES = {
 
 def show_results(console: Console, title: str, results: Sequence[ReplayResult]) -> None:
     """Print what became of the requests, then where the pool's bytes were."""
-    heads = [f"{result.pool.policy} ({result.timing})" for result in results]
+    heads = [result.pool.policy for result in results]
+    timings = " and ".join(sorted({result.timing for result in results}))
     columns = [_figures(result) for result in results]
     rows = [[name, *(column[name] for column in columns)] for name in columns[0]]
-    console.print(table(title, ["", *heads], rows))
+    console.print(table(f"{title} (times {timings})", ["", *heads], rows))
     console.print(table("Pool, mean over time", ["", *heads], _ledger_rows(results)))
     for result in results:
         show_rejections(console, result)
@@ -65,7 +66,7 @@ def _ledger_rows(results: Sequence[ReplayResult]) -> list[list[str]]:
             f"{bytes_text(round(r.ledger.mean_bytes[name]))}  {r.ledger.mean_share[name]:6.1%}"
             for r in results
         ]
-        rows.append([_LEDGER_NAMES[name], *cells])
+        rows.append([LEDGER_NAMES[name], *cells])
     return rows
 
 

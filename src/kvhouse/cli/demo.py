@@ -1,0 +1,83 @@
+"""``kvhouse demo``."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+import typer
+
+from kvhouse.cli import options
+from kvhouse.cli.output import print_json, progress
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from kvhouse.demo.paging import Outcome
+
+demo_app = typer.Typer(
+    help="Guided tours: one job each, from the plan to the measured run.", no_args_is_help=True
+)
+
+
+@demo_app.callback()
+def _demo() -> None:
+    """Guided tours: one job each, from the plan to the measured run."""
+
+
+@demo_app.command("paging")
+def paging_command(as_json: options.AsJson = False) -> None:
+    """Plan, replay and run one backlog in one small pool, contiguous and paged.
+
+    The model is SmolLM2-135M-Instruct, the traffic a slice of a public trace. Takes about a
+    minute and a half on two cores.
+    """
+    from rich.console import Console
+
+    console = Console(quiet=as_json)
+    outcome = _paging(console)
+    outcome.check()
+    if as_json:
+        print_json(outcome.to_dict())
+
+
+def _paging(console: Console) -> Outcome:
+    """Run the demo's parts and show each as it is done."""
+    from kvhouse import devices
+    from kvhouse.core.memory import POLICIES
+    from kvhouse.demo.paging import Outcome, PagingDemo, Setting
+    from kvhouse.views.demo import Agreement, show_agreement, show_gain
+    from kvhouse.views.plan import show_plan
+    from kvhouse.views.replay import show_results
+
+    demo = PagingDemo(Setting(), progress)
+    setting = demo.setting
+    _head(console, "1. Plan", "this machine's bandwidth is measured first")
+    device = devices.get(devices.LOCAL)
+    plan = demo.plan(device)
+    show_plan(console, plan)
+
+    subject = f"{setting.requests} requests of {setting.trace}, lengths x {setting.scale_lengths}"
+    _head(console, "2. Replay", f"{subject}, as a backlog, on a modelled clock")
+    replays = {policy: demo.replay(policy, device) for policy in POLICIES}
+    show_results(console, "Replay", [drive.result for drive in replays.values()])
+
+    _head(console, "3. Run", f"the same with the real {setting.model} on this CPU")
+    from kvhouse.engine.load import load_model
+
+    with nullcontext() if console.quiet else console.status(f"loading {setting.model}"):
+        loaded = load_model(setting.model, setting.dtype)
+    runs = {policy: demo.run(policy, loaded) for policy in POLICIES}
+    show_results(console, "Run", [drive.result for drive in runs.values()])
+    planned = {fit.policy: fit.requests for fit in plan.fits}
+    show_agreement(
+        console,
+        [Agreement(policy, planned[policy], replays[policy], runs[policy]) for policy in POLICIES],
+    )
+    _head(console, "4. What paging bought", "and where the other bytes went")
+    show_gain(console, runs["contiguous"].result, runs["paged"].result)
+    return Outcome(setting, plan, replays, runs)
+
+
+def _head(console: Console, name: str, what: str) -> None:
+    console.rule(f"[bold]{name}[/bold]: {what}", align="left")

@@ -1,0 +1,1 @@
+"""Guided tours: one job each, from the plan to the measured run."""

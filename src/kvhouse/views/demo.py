@@ -1,0 +1,89 @@
+"""The last tables of the paging demo: predicted beside measured, and what paging bought."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from kvhouse.core.ledger import LEDGER_CLASSES
+from kvhouse.replayer.logged import LoggedDrive
+from kvhouse.replayer.results import ReplayResult
+from kvhouse.units import bytes_text, seconds_text
+from kvhouse.views.replay import LEDGER_NAMES
+from kvhouse.views.tables import table
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """One policy's drives, in which nothing but the times may differ.
+
+    Attributes:
+        policy: The placement policy.
+        planned: Requests at once by the plan, if each had the mean length.
+        replayed: The replay.
+        ran: The run.
+    """
+
+    policy: str
+    planned: int
+    replayed: LoggedDrive
+    ran: LoggedDrive
+
+
+def show_agreement(console: Console, agreements: Sequence[Agreement]) -> None:
+    """Print what replay predicted beside what the run did."""
+    heads = [f"{a.policy} {way}" for a in agreements for way in ("replay", "run")]
+    drives = [drive for a in agreements for drive in (a.replayed, a.ran)]
+    rows = [
+        ["at once", *(f"{drive.result.running.peak:,}" for drive in drives)],
+        ["steps", *(f"{drive.result.steps:,}" for drive in drives)],
+        ["pool bytes", *(f"{drive.pool_bytes:,}" for drive in drives)],
+        ["plan log", *(drive.plan_log[:12] for drive in drives)],
+    ]
+    console.print(table("Predicted and measured", ["", *heads], rows))
+    for a in agreements:
+        console.print(f"The plan: {a.planned:,} at once, {a.policy}, if each had the mean length.")
+    console.print("The plan log is every step's rows and block tables, as a SHA-256.\n")
+
+
+def show_gain(console: Console, before: ReplayResult, after: ReplayResult) -> None:
+    """Print what the second result gained over the first, and where the bytes went."""
+    rows = [_gain(name, before, after, get, text) for name, get, text in _FIGURES]
+    heads = ("", before.pool.policy, after.pool.policy, "ratio")
+    console.print(table("What paging bought, same pool, same backlog (measured)", heads, rows))
+    ledger = [
+        [
+            LEDGER_NAMES[name],
+            f"{before.ledger.mean_share[name]:.1%}",
+            f"{after.ledger.mean_share[name]:.1%}",
+        ]
+        for name in LEDGER_CLASSES
+    ]
+    title = f"Where the {bytes_text(before.pool.bytes)} were, mean over the run"
+    console.print(table(title, heads[:3], ledger))
+
+
+def _gain(
+    name: str,
+    before: ReplayResult,
+    after: ReplayResult,
+    get: Callable[[ReplayResult], float],
+    text: Callable[[float], str],
+) -> list[str]:
+    old, new = get(before), get(after)
+    return [name, text(old), text(new), f"{new / old:.2f}x" if old else "-"]
+
+
+def _first_token(result: ReplayResult) -> float:
+    return result.first_token_seconds.mean if result.first_token_seconds else 0.0
+
+
+_FIGURES: tuple[tuple[str, Callable[[ReplayResult], float], Callable[[float], str]], ...] = (
+    ("requests at once, peak", lambda r: r.running.peak, lambda value: f"{value:,.0f}"),
+    ("requests at once, mean", lambda r: r.running.mean, lambda value: f"{value:,.1f}"),
+    ("output tokens/s", lambda r: r.output_tokens_per_second, lambda value: f"{value:,.1f}"),
+    ("time to first token, mean", _first_token, seconds_text),
+    ("time for all", lambda r: r.makespan_seconds, seconds_text),
+)

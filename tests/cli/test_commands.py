@@ -1,0 +1,224 @@
+"""The commands as a user runs them: a process, its output and its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import fields
+from inspect import signature
+from pathlib import Path
+
+import pytest
+
+from kvhouse import devices
+from kvhouse.cli.plan import plan_command
+from kvhouse.cli.replay import replay_command
+from kvhouse.cli.run import run_command
+from kvhouse.core.memory import DEFAULT_WATERMARK, POLICIES
+from kvhouse.core.scheduler import SchedulerConfig
+from kvhouse.formats import FORMATS
+from kvhouse.layout import DEFAULT_BLOCK_SIZE
+from kvhouse.planner import DEFAULT_UTILIZATION
+from kvhouse.replayer.traces import bundled_names
+
+KVHOUSE = str(Path(sys.executable).with_name("kvhouse"))
+ENVIRONMENT = os.environ | {"HF_HUB_OFFLINE": "1", "COLUMNS": "100", "NO_COLOR": "1"}
+SLICE = ["azure-conv-2023", "--limit", "6", "--scale-lengths", "0.02", "--backlog"]
+
+
+def kvhouse(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [KVHOUSE, *arguments], capture_output=True, text=True, check=False, env=ENVIRONMENT
+    )
+
+
+def succeed(*arguments: str) -> str:
+    done = kvhouse(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["plan"], ["replay"], ["run"], ["demo"], ["demo", "paging"]]
+)
+def test_help_names_the_options(command):
+    text = succeed(*command, "--help")
+    assert "--help" in text
+    assert "Usage" in text
+
+
+def test_plan_as_json_and_as_a_table():
+    arguments = ["plan", "llama-2-7b", "--device", "a10-24g", "--kv-memory", "4GiB"]
+    data = json.loads(succeed(*arguments, "--json"))
+    assert data["bytes_per_token"] == 524_288
+    assert data["pool_bytes"] == 4 * 2**30
+    assert [fit["policy"] for fit in data["fits"]] == ["contiguous", "paged"]
+    text = succeed(*arguments)
+    assert "524,288" in text
+    assert "exact" in text
+    assert "roofline" in text
+
+
+def test_plan_says_that_weights_do_not_fit():
+    text = succeed("plan", "llama-2-13b", "--device", "a10-24g")
+    assert "do not fit a10-24g" in text
+
+
+def test_replay_and_run_write_the_same_plan_log(tmp_path):
+    logs = [tmp_path / "replay.jsonl", tmp_path / "run.jsonl"]
+    common = ["--kv-memory", "8MiB", "--max-length", "128", "--kv-format", "fp32", "--json"]
+    replayed = json.loads(
+        succeed("replay", *SLICE, "--model", "smollm2", *common, "--plan-log", str(logs[0]))
+    )
+    ran = json.loads(
+        succeed("run", "smollm2", "--trace", *SLICE, *common, "--plan-log", str(logs[1]))
+    )
+    assert logs[0].read_bytes() == logs[1].read_bytes() != b""
+    assert sorted(tmp_path.iterdir()) == logs
+    assert replayed["running"]["peak"] == ran["running"]["peak"]
+    assert replayed["pool"] == ran["pool"]
+    assert ran["kv_bytes"] == ran["pool"]["bytes"]
+    assert (replayed["timing"], ran["timing"]) == ("modelled", "measured")
+
+
+def test_run_answers_a_prompt():
+    arguments = ["run", "smollm2", "What is the capital of France?", "--max-new-tokens", "12"]
+    data = json.loads(succeed(*arguments, "--json"))
+    assert "Paris" in data["text"]
+    assert data["finish_reason"] in ("stop", "length")
+    assert succeed(*arguments).strip() == data["text"].strip()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["plan", "no-such-model"], "no model 'no-such-model'"),
+        (["plan", "llama-2-7b", "--device", "abacus"], "unknown device 'abacus'"),
+        (["plan", "llama-2-7b", "--kv-memory", "lots"], "'lots' is not a size"),
+        (["plan", "llama-2-7b", "--kv-format", "int3"], "unknown KV format 'int3'"),
+        (["plan", "llama-2-7b", "--block-size", "x"], "--block-size"),
+        (["plan"], "Missing argument"),
+        (["plan", "llama-2-7b", "--frobnicate"], "--frobnicate"),
+        (["frobnicate"], "frobnicate"),
+        (["replay", "nowhere.csv", "--model", "smollm2"], "no trace nowhere.csv"),
+        (["replay", *SLICE, "--model", "smollm2", "--kv-memory", "1000"], "smaller than one block"),
+        (["replay", *SLICE, "--model", "llama-2-70b", "--device", "l4"], "leave none for keys"),
+        (
+            ["replay", *SLICE, "--model", "smollm2", "--plan-log", "/nowhere/log"],
+            "plan log /nowhere/log: cannot be written",
+        ),
+        (["run", "smollm2"], "give either a prompt or --trace"),
+        (["run", "smollm2", "Hi", "--trace", "x"], "give either a prompt or --trace"),
+        (["run", "smollm2", "Hi", "--limit", "3"], "go with --trace"),
+        (["run", "smollm2", "--trace", "mooncake-conv", "--raw"], "go with a prompt"),
+        (["replay", *SLICE, "--model", "smollm2", "--plan-log", ""], "is no name for a file"),
+        (["replay", *SLICE, "--model", "smollm2", "--plan-log", "/dev/null"], "no name for a file"),
+        (["replay", *SLICE, "--model", "smollm2", "--max-length", "50000"], "takes 1 to 8,192"),
+        (["plan", "smollm2", "--kv-memory", "1000"], "smaller than one block"),
+        (["plan", "smollm2", "--kv-memory", "2Gbit"], "is not a size"),
+        (["run", "/no/such/place", "Hi"], "/no/such/place"),
+        (["run", "smollm2", "Hi", "--temperature", "-1"], "temperature -1.0"),
+        (["run", "smollm2", "Hi " * 200, "--kv-memory", "3MiB"], "the pool has"),
+    ],
+)
+def test_bad_input_is_one_line_and_a_failure(arguments, reason):
+    done = kvhouse(*arguments)
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert reason in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("kvhouse: ")
+
+
+def test_a_malformed_trace_line_is_named(tmp_path):
+    trace = tmp_path / "trace.csv"
+    trace.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2023-11-16 18:15:46.6805900,374,44\n"
+        "2023-11-16 18:15:50.9951690,many,109\n"
+    )
+    log = tmp_path / "log"
+    done = kvhouse("replay", str(trace), "--model", "smollm2", "--plan-log", str(log))
+    assert done.returncode == 1
+    assert f"{trace}, line 3" in done.stderr
+    assert not log.exists()
+
+
+def test_ctrl_c_ends_a_run_and_leaves_nothing(tmp_path):
+    log = tmp_path / "log"
+    arguments = ["run", "smollm2", "--trace", "azure-conv-2023", "--plan-log", str(log)]
+    with subprocess.Popen(
+        [KVHOUSE, *arguments],
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        while not list(tmp_path.iterdir()):  # the log is begun when the run is
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert output == ""
+    assert errors.splitlines()[-1] == "kvhouse: interrupted"
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+
+
+def test_the_options_have_the_defaults_of_the_python_api():
+    """The command line repeats them, so that its help needs no room."""
+    limits = {f.name: f.default for f in fields(SchedulerConfig)}
+    for command in (plan_command, replay_command, run_command):
+        shown = {name: p.default for name, p in signature(command).parameters.items()}
+        assert shown["watermark"] == DEFAULT_WATERMARK
+        assert shown["block_size"] == DEFAULT_BLOCK_SIZE
+        assert shown.get("utilization", DEFAULT_UTILIZATION) == DEFAULT_UTILIZATION
+        for limit in ("token_budget", "max_running"):
+            assert shown.get(limit, limits[limit]) == limits[limit]
+
+
+def test_help_lists_what_can_be_chosen():
+    text = " ".join(succeed("replay", "--help").replace("│", " ").split())
+    for name in (*devices.names(), *FORMATS, *POLICIES, *bundled_names()):
+        assert name in text
+
+
+def test_sigterm_ends_a_replay_and_leaves_nothing(tmp_path):
+    arguments = ["replay", "azure-conv-2023", "--model", "smollm2", "--plan-log", "log"]
+    with subprocess.Popen(
+        [KVHOUSE, *arguments], env=ENVIRONMENT, cwd=tmp_path, stderr=subprocess.PIPE
+    ) as process:
+        while not list(tmp_path.iterdir()):
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.terminate()
+        process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_one_line():
+    with open("/dev/full", "w") as full:  # noqa: PTH123 - a device, not a path of ours
+        done = subprocess.run(
+            [KVHOUSE, "plan", "smollm2", "--json"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env=ENVIRONMENT,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "kvhouse: the output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("name", ["plan", "replay", "run", "demo"])
+def test_every_command_explains_json(name):
+    command = [name, "paging"] if name == "demo" else [name]
+    assert "--json" in succeed(*command, "--help")

@@ -1,0 +1,123 @@
+"""docs/json.md describes every key that ``--json`` gives, in both languages, and no other."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvhouse.core.memory import POLICIES
+from kvhouse.demo.paging import Outcome, Setting
+from kvhouse.engine.outputs import Completion, FinishReason
+from kvhouse.engine.traced import TracedRun
+from kvhouse.planner import plan
+from kvhouse.replayer import read_trace, replay
+from kvhouse.replayer.logged import LoggedDrive
+
+DOCS = Path(__file__).parents[2] / "docs"
+DOCUMENTS = ("json.md", "json.zh-CN.md")
+#: Level, title and body of a section.
+SECTION = re.compile(r"^#{2,3} (.+)\n((?:(?!#).*\n)*)", re.MULTILINE)
+ROW = re.compile(r"^\| `([^`]+)` \| ([^|]+) \| ([^|]*) \| ([^|]*) \| ([^|]+) \|$", re.MULTILINE)
+LINK = re.compile(r"\]\(#([\w-]+)\)")
+JSON_TYPES: dict[str, type | tuple[type, ...]] = {
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "array": (list, tuple),
+    "object": dict,
+    "null": type(None),
+}
+KINDS = {"", "exact", "measured", "modelled", "timing", "device", "assumed", "input"}
+
+Row = tuple[str, str, str, str, str]
+
+
+def sections(document: str) -> dict[str, list[Row]]:
+    """By anchor, each section's rows: key, type, unit, kind, meaning."""
+    text = (DOCS / document).read_text()
+    found = {
+        title.lower().replace(" ", "-"): ROW.findall(body) for title, body in SECTION.findall(text)
+    }
+    return {anchor: rows for anchor, rows in found.items() if rows}
+
+
+def documented(document: str, anchor: str) -> dict[str, str]:
+    """Paths and types of a section's keys, those of the sections that its types name included."""
+    parts = sections(document)
+
+    def walk(anchor: str, prefix: str) -> Iterator[tuple[str, str]]:
+        for key, kind, *_ in parts[anchor]:
+            inner = LINK.search(kind)
+            path = prefix + key
+            if key != "*":
+                yield path, "object" + _or_null(kind) if inner else kind
+            if inner:
+                yield from walk(inner[1], prefix if key == "*" else path + ".")
+
+    pairs = list(walk(anchor, ""))
+    assert len(pairs) == len(dict(pairs)), "a key is described twice"
+    return dict(pairs)
+
+
+def _or_null(kind: str) -> str:
+    return " or null" if kind.endswith(" or null") else ""
+
+
+def given(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key in a command's output with a value; ``[]`` stands for any place in an array."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            below = f"{path}.{key}" if path else key
+            yield below, inner
+            yield from given(inner, below)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from given(inner, path + "[]")
+
+
+def outputs() -> dict[str, dict[str, Any]]:
+    """One output of each command, by the section that describes it."""
+    sized = plan("llama-2-7b", "a10-24g", context=500)
+    trace = read_trace("azure-conv-2023", limit=32)
+    figures = replay(trace, "llama-2-7b", "a100-80g", kv_memory=2**33)
+    assert figures.rejections
+    drives = {policy: LoggedDrive(figures, "", 0) for policy in POLICIES}
+    named = {"model": "", "device": ""}  # which the commands put in front
+    return {
+        "kvhouse-plan": sized.to_dict(),
+        "kvhouse-replay": {**named, **figures.to_dict()},
+        "kvhouse-run-with-a-prompt": asdict(Completion(0, 1, (2,), "", FinishReason.STOP)),
+        "kvhouse-run-with-a-trace": {**named, **TracedRun(figures, 0).to_dict()},
+        "kvhouse-demo-paging": Outcome(Setting(), sized, drives, drives).to_dict(),
+    }
+
+
+OUTPUTS = outputs()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+@pytest.mark.parametrize("anchor", OUTPUTS)
+def test_every_key_is_described_and_no_other(document: str, anchor: str) -> None:
+    assert set(documented(document, anchor)) == {path for path, _ in given(OUTPUTS[anchor])}
+
+
+@pytest.mark.parametrize("anchor", OUTPUTS)
+def test_the_types_are_those_of_the_values(anchor: str) -> None:
+    types = documented("json.md", anchor)
+    for path, value in given(OUTPUTS[anchor]):
+        names = [name.removesuffix(" of integers") for name in types[path].split(" or ")]
+        assert any(isinstance(value, JSON_TYPES[name]) for name in names), path
+        assert isinstance(value, bool) == (names == ["boolean"]), path
+
+
+def test_both_languages_say_the_same_types_and_kinds() -> None:
+    original, translated = (sections(document) for document in DOCUMENTS)
+    assert list(original) == list(translated)
+    for anchor, rows in original.items():
+        pairs = zip(rows, translated[anchor], strict=True)
+        assert all((a[:2], a[3], bool(a[2])) == (b[:2], b[3], bool(b[2])) for a, b in pairs), anchor
+        assert {kind for row in rows for kind in row[3].split(" or ")} <= KINDS

@@ -1,0 +1,64 @@
+"""Sizes and durations as people write and read them."""
+
+import pytest
+
+from kvhouse.errors import KvhouseError
+from kvhouse.units import bytes_text, parse_bytes, seconds_text
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("2GiB", 2**31), ("2 GB", 2 * 10**9), ("1.5MiB", 3 * 2**19), ("640", 640), ("1kib", 1024)],
+)
+def test_binary_and_decimal_sizes_are_not_the_same(text, size):
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "lots",
+        "-1GiB",
+        "0",
+        "0GiB",
+        "2Gbit",
+        "nan",
+        "1e3",
+        "GiB",
+        "1,5GiB",
+        "1-2GiB",
+        "2e",
+        "2GiB junk",
+        "2GB/s",
+        "9999999TB",
+        "1" + "0" * 400,
+    ],
+)
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(KvhouseError):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (640, "640 B"), (23_040, "22.5 KiB"), (2**31, "2 GiB"), (3 * 2**43, "24 TiB")],
+)
+def test_sizes_are_shown_in_binary_units(size, text):
+    assert bytes_text(size) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (1234.0, "1,234 s"),
+        (12.34, "12.3 s"),
+        (0.9996, "1 s"),
+        (0.5, "500 ms"),
+        (0.00456, "4.56 ms"),
+        (0.0000789, "78.9 µs"),
+        (0.0, "0 µs"),
+    ],
+)
+def test_durations(seconds, text):
+    assert seconds_text(seconds) == text
