@@ -67,6 +67,7 @@ UNCOUNTED: list[tuple[str, dict[str, object], str]] = [
     ("llama", {"num_nextn_predict_layers": 1}, "predict several tokens"),
     ("gpt2", {"add_cross_attention": True}, "cross attention.*add_cross_attention"),
     ("llama", {"model_type": "olmo"}, "model type 'olmo' are not counted"),
+    ("qwen2", {"model_type": "mimo"}, "model type 'mimo' are not counted"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""The families of decoders that are plain full attention, one declarative entry each.
+"""The families of decoders whose weights are counted, one declarative entry each.
 
 An entry says what a ``config.json`` of the family states under which name, what it leaves out,
 and which weights follow from it. The rules are those of transformers' config and model classes,
@@ -54,8 +54,6 @@ class Family:
         kv_heads: How ``num_key_value_heads`` is stated; derived, it is the number of query heads.
         head_dim: How ``head_dim`` is stated; derived, it is the hidden size over the heads.
         mlp_ratio: MLP width over hidden size where the config leaves the width out.
-        window_when_absent: The window in force where ``sliding_window`` is left out, in tokens.
-        window_switch: Whether ``use_sliding_window`` must be on for a window to be in force.
         position_padding: Rows of the learned position table beyond the longest context; None
             where positions are rotary.
         embedding_field: A field for the width of the embeddings, where it can be narrower.
@@ -70,8 +68,6 @@ class Family:
     kv_heads: Rule = Rule.OPTIONAL
     head_dim: Rule = Rule.OPTIONAL
     mlp_ratio: int | None = None
-    window_when_absent: int | None = None
-    window_switch: bool = False
     position_padding: int | None = None
     embedding_field: str | None = None
     tied: bool = False
@@ -104,14 +100,11 @@ _FAMILIES = (
         "mistral",
         "MistralForCausalLM",
         kv_heads=Rule.STATED,
-        window_when_absent=4096,
     ),
     Family(
         "qwen2",
         "Qwen2ForCausalLM",
         kv_heads=Rule.STATED,
-        window_when_absent=4096,
-        window_switch=True,
         qkv_bias=always,
     ),
     Family(
@@ -119,8 +112,6 @@ _FAMILIES = (
         "Qwen3ForCausalLM",
         kv_heads=Rule.STATED,
         head_dim=Rule.STATED,
-        window_when_absent=4096,
-        window_switch=True,
         qkv_bias=by("attention_bias"),
         output_bias=by("attention_bias"),
         qk_norm=always,

@@ -148,7 +148,9 @@ def _uncounted(config: Mapping[str, object], decoder: Config, family: Family | N
         for name, reason in _UNCOUNTED.items():
             if values.get(name):
                 return f"{reason} (field {name!r})"
-    return "" if family else f"weights of model type {decoder.model_type!r} are not counted"
+    if family is None or decoder.outer_type != decoder.model_type:
+        return f"weights of model type {decoder.outer_type!r} are not counted"
+    return ""
 
 
 def _sizes(family: Family, fields: Fields) -> Sizes:
