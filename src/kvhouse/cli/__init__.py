@@ -7,6 +7,7 @@ import sys
 from io import TextIOWrapper
 from typing import NoReturn
 
+import click
 import typer
 
 from kvhouse.cli.demo import demo_app
@@ -40,7 +41,7 @@ def main() -> NoReturn:
         sys.stdout.flush()
     except KvhouseError as error:
         _fail(str(error), 1)
-    except typer.TyperException as error:
+    except click.ClickException as error:
         _fail(error.format_message(), error.exit_code)
     except BrokenPipeError:  # whoever read our output has seen enough
         sys.stderr.close()
