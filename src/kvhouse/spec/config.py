@@ -94,12 +94,11 @@ class Config(Fields):
         shown, value = self._find(name)
         if value is None:
             return None
-        whole = isinstance(value, list) and all(
+        if not isinstance(value, list) or not all(
             isinstance(item, int) and 0 <= item < MOST_SIZE for item in value
-        )
-        if not whole:
+        ):
             raise self.error(shown, f"is {show(value)}, not a list of whole numbers")
-        return [int(item) for item in value]  # type: ignore[attr-defined]
+        return [int(item) for item in value]
 
     def inners(self, name: str) -> list[Config]:
         """The objects in a list, each as fields of the same decoder."""
