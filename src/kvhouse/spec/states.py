@@ -31,9 +31,13 @@ def state(config: Config, index: int, slides: bool = False) -> State:
 
 
 def _served(config: Config) -> str | None:
-    """The dtype of recurrent states that the config asks of a serving engine."""
+    """The dtype of recurrent states that the config asks of a serving engine.
+
+    Qwen3.5's class asks for float32 where the file does not say.
+    """
     names = ("mamba_ssm_dtype", "mamba_ssm_cache_dtype")
-    stated = next((config.text(name) for name in names if config.states(name)), None)
+    default = _WIDE if config.model_type.startswith("qwen3_5") else None
+    stated = next((config.text(name) for name in names if config.states(name)), default)
     return stated if stated in ELEMENT_BYTES else None
 
 
