@@ -8,6 +8,7 @@ from fractions import Fraction
 from math import lcm
 
 from kvhouse.errors import KvhouseError
+from kvhouse.spec.layers import Layer, SharedKV, WithoutKV
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,3 +139,13 @@ def gib(count: int) -> str:
 def mib(count: int) -> str:
     """Bytes in MiB with two decimals, as engines print them."""
     return f"{count / 2**20:.2f}"
+
+
+def always(count: int) -> Callable[[int], int]:
+    """The blocks of a request where they do not depend on its length."""
+    return lambda _tokens: count
+
+
+def held_parts(layer: Layer) -> tuple[Layer, ...]:
+    """The parts of a layer that an engine has a cache for."""
+    return tuple(part for part in layer.parts if not isinstance(part, SharedKV | WithoutKV))

@@ -12,6 +12,7 @@ from math import lcm
 
 from kvhouse.errors import KvhouseError, UnsupportedModel
 from kvhouse.planner.engines.kv_dtypes import VLLM, KVType, kv_type
+from kvhouse.planner.engines.view import held_parts
 from kvhouse.planner.engines.vllm_options import (
     ALIGN_TO_BLOCK,
     DEFAULT_BLOCK,
@@ -27,10 +28,8 @@ from kvhouse.spec.layers import (
     Indexer,
     LatentAttention,
     Layer,
-    SharedKV,
     SlidingAttention,
     State,
-    WithoutKV,
     describe,
 )
 from kvhouse.spec.model import ModelSpec
@@ -133,11 +132,6 @@ def layer_pages(spec: ModelSpec, options: VllmOptions) -> list[Page]:
         _state_page(part, options, padded, block) if page is None else page.sized(block)
         for part, page in zip(parts, attention, strict=True)
     ]
-
-
-def held_parts(layer: Layer) -> tuple[Layer, ...]:
-    """The parts of a layer that the engine has a cache for."""
-    return tuple(part for part in layer.parts if not isinstance(part, SharedKV | WithoutKV))
 
 
 def state_page_bytes(spec: ModelSpec, options: VllmOptions) -> int:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from kvhouse.errors import KvhouseError, UnsupportedModel
-from kvhouse.planner.engines.view import EngineView, Group, gib, longest_that_fits
+from kvhouse.planner.engines.view import EngineView, Group, gib, held_parts, longest_that_fits
 from kvhouse.planner.engines.vllm_groups import Grouping, PageGroup, group_pages
 from kvhouse.planner.engines.vllm_options import (
     HYBRID,
@@ -19,7 +19,7 @@ from kvhouse.planner.engines.vllm_options import (
     TOKENS_BY_CONCURRENCY,
     VllmOptions,
 )
-from kvhouse.planner.engines.vllm_pages import Page, held_parts, layer_pages, state_page_bytes
+from kvhouse.planner.engines.vllm_pages import Page, layer_pages, state_page_bytes
 from kvhouse.spec.model import ModelSpec
 from kvhouse.spec.sharding import shard, stage_bounds
 
