@@ -1,0 +1,117 @@
+"""One case, read with care: nulls are unknown, and nothing is filled by guess."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvhouse.planner.engines.cases.span import Span, printed
+
+
+class Missing(Exception):
+    """An input that the case does not state, and without which nothing can be computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One reported figure beside ours."""
+
+    name: str
+    printed: str
+    ours: str
+    agrees: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One log.
+
+    Attributes:
+        values: The JSON object.
+        decimals: Least decimals of printed figures with a unit.
+        assumed: What is tried for inputs that are not stated.
+    """
+
+    values: Mapping[str, Any]
+    decimals: int = 2
+    assumed: Mapping[str, Any] = field(default_factory=dict)
+
+    def part(self, name: str) -> Mapping[str, Any]:
+        """``config``, ``flags``, ``reported`` or ``hw``; empty where it is null."""
+        value = self.values.get(name)
+        return value if isinstance(value, Mapping) else {}
+
+    @property
+    def engine(self) -> str:
+        """The engine's name, in lower case."""
+        return str(self.values.get("engine") or "").lower()
+
+    @property
+    def version(self) -> str:
+        """The engine's version as the thread has it; empty where it is unknown."""
+        return str(self.values.get("engine_version") or "")
+
+    @property
+    def model(self) -> str:
+        """The model's name."""
+        return str(self.values.get("model") or "")
+
+    @property
+    def arch(self) -> frozenset[str]:
+        """Tags of the model's and the run's kind."""
+        tags = self.values.get("arch")
+        return frozenset(map(str, tags)) if isinstance(tags, list) else frozenset()
+
+    def flag(self, *names: str) -> Any:  # noqa: ANN401 - JSON
+        """The first of several names of a flag that is stated; None if none is."""
+        return _first(self.part("flags"), names)
+
+    def size(self, *names: str) -> int | None:
+        """The same for a whole number."""
+        value = self.flag(*names)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def reported(self, *names: str) -> Any:  # noqa: ANN401 - JSON
+        """The first of several names of a reported figure; None if none is."""
+        return _first(self.part("reported"), names)
+
+    def count(self, *names: str) -> int | None:
+        """The same for a whole number, which is exact."""
+        value = self.reported(*names)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def span(self, *names: str) -> Span | None:
+        """The interval that a reported figure's rounding leaves; None where it is not reported."""
+        for name in names:
+            value = self.part("reported").get(name)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                return printed(name, value, self.decimals)
+        return None
+
+    def check(self, name: str, ours: Span | None) -> list[Check]:
+        """Compare one reported figure with ours; nothing where either is not known."""
+        value = self.part("reported").get(name)
+        if ours is None or not isinstance(value, int | float) or isinstance(value, bool):
+            return []
+        agrees = printed(name, value, self.decimals).meets(ours)
+        return [Check(name, f"{value:,}", str(ours), agrees)]
+
+    def any_check(self, names: tuple[str, ...], ours: Span | None) -> list[Check]:
+        """The same for each of several names of one figure."""
+        return [check for name in names for check in self.check(name, ours)]
+
+    @property
+    def one_device(self) -> bool:
+        """Whether the hardware is known to be a single device."""
+        return self.part("hw").get("n") == 1
+
+    def month(self) -> tuple[int, int] | None:
+        """Year and month in the version's text; month 1 where only a year is given."""
+        found = re.search(r"(20\d\d)(?:-(\d\d))?", self.version)
+        return (int(found[1]), int(found[2] or 1)) if found else None
+
+
+def _first(values: Mapping[str, Any], names: tuple[str, ...]) -> Any:  # noqa: ANN401 - JSON
+    return next((values[name] for name in names if values.get(name) is not None), None)
