@@ -63,6 +63,8 @@ class EngineView:
         flags: What to start it with, one option each.
         notes: Assumptions, and rules that depend on the version.
         figures: Other figures that the engine prints, by name: bytes, tokens or cells.
+        capacity: Tokens and concurrency that the engine prints of a pool of so many blocks; None
+            where it has no pool of blocks, or prints no concurrency.
     """
 
     engine: str
@@ -81,6 +83,7 @@ class EngineView:
     flags: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     figures: tuple[tuple[str, int], ...] = ()
+    capacity: Callable[[int], tuple[int, Fraction]] | None = None
 
     def needed_bytes(self, tokens: int | None = None) -> int:
         """Bytes that one request needs; of ``max_model_len`` tokens by default."""

@@ -6,6 +6,7 @@ vllm/worker up to 0.8.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 
 from kvhouse.errors import KvhouseError, UnsupportedModel
@@ -86,6 +87,7 @@ def vllm_v0(spec: ModelSpec, options: VllmOptions) -> EngineView:
         log_lines=tuple(log),
         flags=(f"--max-model-len {length}", f"--tensor-parallel-size {options.tp}"),
         figures=(("cpu_blocks", cpu_blocks),),
+        capacity=lambda count: (count * block, Fraction(count * block, length)),
     )
 
 
@@ -102,18 +104,13 @@ def _token_bytes(name: str, part: Layer, fmt: KVType, release: Version) -> int:
 
 
 def kv_budget(
-    total: float,
-    utilization: float,
-    weights: float,
-    non_torch: float,
-    activation: float,
-    graphs: float = 0,
+    total: float, utilization: float, used: Sequence[float], graphs: float = 0
 ) -> tuple[float, float]:
     """What vLLM may use of a device, and what is left of it for KV, in the unit of ``total``.
 
-    ``utilization · total``, and from that weights, what other libraries hold, the peak of
-    activations, and from about 0.21 on the estimate for CUDA graphs (``Worker`` of both engines,
-    ``determine_available_memory``).
+    ``utilization · total``, and from that what is ``used`` (weights, what other libraries hold,
+    the peak of activations), and from about 0.21 on the estimate for CUDA graphs (``Worker`` of
+    both engines, ``determine_available_memory``).
 
     Raises:
         KvhouseError: ``utilization`` is not between 0 and 1.
@@ -121,7 +118,7 @@ def kv_budget(
     if not 0 < utilization <= 1:
         raise KvhouseError(f"utilization {utilization}: above 0, at most 1")
     budget = utilization * total
-    return budget, budget - weights - non_torch - activation - graphs
+    return budget, budget - sum(used) - graphs
 
 
 #: What vLLM leaves free when it suggests ``--kv-cache-memory`` (``compile_or_warm_up_model``).

@@ -83,14 +83,15 @@ class _Report:
             pool_block_bytes=self.grouping.pool_block_bytes(),
             available_bytes=available,
             blocks=self.blocks,
-            kv_tokens=self.tokens(),
-            max_concurrency=self.concurrency(),
+            kv_tokens=None if self.blocks is None else self.tokens(self.blocks),
+            max_concurrency=None if self.blocks is None else self.concurrency(self.blocks),
             estimated_max_len=estimated,
             needed=self.needed,
             log_lines=tuple(self._log(rank, available, estimated)),
             flags=tuple(self._flags()),
             notes=tuple(self._notes()),
             figures=tuple(self._figures(rank).items()),
+            capacity=lambda blocks: (self.tokens(blocks), self.concurrency(blocks)),
         )
 
     @property
@@ -111,22 +112,18 @@ class _Report:
             )
         return self.blocks_for(tokens) * self.grouping.pool_block_bytes()
 
-    def concurrency(self) -> Fraction | None:
-        """Requests of full length in the pool."""
-        if self.blocks is None:
-            return None
+    def concurrency(self, blocks: int) -> Fraction:
+        """Requests of full length in a pool."""
         if self.release < HYBRID:
-            return Fraction(self.blocks * self.block_size, self.length)
-        return Fraction(self.blocks, self.blocks_for(self.length))
+            return Fraction(blocks * self.block_size, self.length)
+        return Fraction(blocks, self.blocks_for(self.length))
 
-    def tokens(self) -> int | None:
+    def tokens(self, blocks: int) -> int:
         """Tokens as the log prints them; not a number to divide bytes by on a hybrid."""
-        if self.blocks is None:
-            return None
         if self.release < TOKENS_BY_CONCURRENCY:
-            return self.blocks // len(self.grouping.groups) * self.block_size
+            return blocks // len(self.grouping.groups) * self.block_size
         # The engine multiplies a float, whose last bit may fall below a whole number.
-        return int(self.blocks / self.blocks_for(self.length) * self.length)
+        return int(blocks / self.blocks_for(self.length) * self.length)
 
     def _group(self, group: PageGroup) -> Group:
         page, grouping = group.page, self.grouping
@@ -166,12 +163,11 @@ class _Report:
                 f"{gib(available)} GiB; the estimated maximum model length is {estimated}"
             )
             return lines
-        tokens, concurrency = self.tokens(), self.concurrency()
-        if tokens is not None and concurrency is not None:
-            lines.append(f"GPU KV cache size: {tokens:,} tokens")
+        if self.blocks is not None:
+            concurrency = float(self.concurrency(self.blocks))
+            lines.append(f"GPU KV cache size: {self.tokens(self.blocks):,} tokens")
             lines.append(
-                f"Maximum concurrency for {self.length:,} tokens per request: "
-                f"{float(concurrency):.2f}x"
+                f"Maximum concurrency for {self.length:,} tokens per request: {concurrency:.2f}x"
             )
         return lines
 

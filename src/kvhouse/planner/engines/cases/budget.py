@@ -41,8 +41,8 @@ def budget_checks(case: Case) -> list[Check]:
 
 def _budget(total: Span, utilization: float, used: list[Span], graphs: Span) -> tuple[Span, Span]:
     """Both figures at the ends of the intervals: more memory or less in use leaves more."""
-    most = kv_budget(total.high, utilization, *(span.low for span in used), graphs.low)
-    least = kv_budget(total.low, utilization, *(span.high for span in used), graphs.high)
+    most = kv_budget(total.high, utilization, [span.low for span in used], graphs.low)
+    least = kv_budget(total.low, utilization, [span.high for span in used], graphs.high)
     return Span(least[0], most[0]), Span(least[1], most[1])
 
 

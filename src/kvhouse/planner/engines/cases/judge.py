@@ -10,10 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from kvhouse.errors import KvhouseError
-from kvhouse.planner.engines.cases.buffers import llama_case, slot_case, whisper_case
+from kvhouse.planner.engines.cases.buffers import (
+    llama_case,
+    llama_open,
+    slot_case,
+    slot_open,
+    whisper_case,
+    whisper_open,
+)
 from kvhouse.planner.engines.cases.case import Case, Check, Missing
-from kvhouse.planner.engines.cases.pools import pool_case, sglang_case
-from kvhouse.planner.engines.cases.vllm import v0_case, v1_case
+from kvhouse.planner.engines.cases.pools import (
+    pool_case,
+    pool_open,
+    sglang_case,
+    sglang_open,
+)
+from kvhouse.planner.engines.cases.vllm import v0_case, v0_open, v1_case, v1_open
 from kvhouse.spec.fields import show
 
 #: Inputs that may be other than the engine's default at once, where a case does not state them.
@@ -152,24 +164,16 @@ def _is(engine: str, names: tuple[str, ...]) -> bool:
     return any(engine == name or engine.startswith(f"{name}-") for name in names)
 
 
-def _families() -> tuple[Family, ...]:
-    from kvhouse.planner.engines.cases import buffers, pools, vllm
-
-    return (
-        Family(("vllm-v0",), v0_case, vllm.v0_open),
-        Family(("vllm-v1", "vllm", "tpu-inference"), v1_case, vllm.v1_open),
-        Family(("sglang",), sglang_case, pools.sglang_open),
-        Family(
-            ("llama.cpp", "ik_llama.cpp", "llamafile", "ollama", "koboldcpp", "llama-cpp-python"),
-            llama_case,
-            buffers.llama_open,
-        ),
-        Family(("whisper.cpp",), whisper_case, buffers.whisper_open),
-        Family(
-            ("tensorrt-llm", "trtllm", "tgi", "xinfer", "pegainfer"), pool_case, pools.pool_open
-        ),
-        Family(("candle", "ggml", "jan", "transformers"), slot_case, buffers.slot_open),
-    )
-
-
-FAMILIES = _families()
+FAMILIES = (
+    Family(("vllm-v0",), v0_case, v0_open),
+    Family(("vllm-v1", "vllm", "tpu-inference"), v1_case, v1_open),
+    Family(("sglang",), sglang_case, sglang_open),
+    Family(
+        ("llama.cpp", "ik_llama.cpp", "llamafile", "ollama", "koboldcpp", "llama-cpp-python"),
+        llama_case,
+        llama_open,
+    ),
+    Family(("whisper.cpp",), whisper_case, whisper_open),
+    Family(("tensorrt-llm", "trtllm", "tgi", "xinfer", "pegainfer"), pool_case, pool_open),
+    Family(("candle", "ggml", "jan", "transformers"), slot_case, slot_open),
+)

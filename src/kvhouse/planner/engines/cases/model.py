@@ -24,7 +24,7 @@ from kvhouse.spec.layers import (
 from kvhouse.spec.model import NO_LIMIT, ModelSpec
 from kvhouse.spec.rare_layers import SharedVector
 
-_PART = re.compile(r"(\d+)\s*[x×*]?\s+([A-Za-z][A-Za-z0-9+/\- ]*)")
+_PART = re.compile(r"(\d+)\s*[x×*]?\s+((?:[A-Za-z][\w/\-]*[ ]?)+)")
 #: Words of a pattern, most telling first, and the kind of layer that they stand for.
 _WORDS = (
     (("parallel",), "parallel"),
@@ -32,7 +32,7 @@ _WORDS = (
     (("delta", "gdn", "deltanet"), "delta"),
     (("kda",), "kda"),
     (("mamba1", "mamba-1"), "mamba1"),
-    (("mamba", "ssm"), "mamba2"),
+    (("mamba", "ssm"), "mamba"),
     (("short conv", "conv"), "conv"),
     (("lightning", "linear"), "lightning"),
     (("chunk", "local chunk"), "chunk"),
@@ -127,11 +127,12 @@ class _Numbers:
             return WithoutKV()
         if kind == "parallel":
             return Combined((self.attention("full"), self.mamba2()))
+        if kind == "mamba":
+            heads = self.maybe("mamba_num_heads", "mamba_n_heads", "n_mamba_heads")
+            kind = "mamba1" if heads is None else "mamba2"
         states = {"delta": self.delta, "kda": self.kda, "mamba1": self.mamba1}
         states |= {"mamba2": self.mamba2, "conv": self.conv, "lightning": self.lightning}
-        if kind in states:
-            return states[kind]()
-        return self.attention(kind)
+        return states[kind]() if kind in states else self.attention(kind)
 
     def attention(self, kind: str) -> Layer:
         heads = self.maybe("num_attention_heads", "n_head")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kvhouse.planner.engines.block_pools import POOLS, PoolOptions, block_pool
@@ -90,15 +91,11 @@ def _sglang_options(case: Case, spec: ModelSpec) -> SglangOptions:
 
 
 def _with_tokens(options: SglangOptions, tokens: int) -> SglangOptions:
-    from dataclasses import replace
-
     return replace(options, tokens=tokens)
 
 
 def _sglang_tokens(case: Case, spec: ModelSpec, options: SglangOptions) -> list[Check]:
     """Tokens that the memory has room for, where all of it is stated."""
-    from dataclasses import replace
-
     fraction = case.flag("mem_fraction_static")
     before = case.span("free_before_load_gb", "avail_mem_before_load_gb", "total_free_gb")
     after = case.span("free_after_load_gb", "avail_mem_after_load_gb", "avail_after_load_gb")
@@ -175,30 +172,30 @@ def pool_case(case: Case) -> list[Check]:
         max_model_len=case.size("max_model_len", "max_seq_len", "max_input_len") or _ANY_LENGTH,
     )
 
-    def at(**memory: int) -> EngineView:
-        from dataclasses import replace
-
-        return block_pool(pool, spec, replace(options, **memory))
+    def at(blocks: int | None = None, memory: int | None = None) -> EngineView:
+        return block_pool(pool, spec, replace(options, blocks=blocks, available_bytes=memory))
 
     return checks + _pool_checks(case, at, blocks)
 
 
-def _pool_checks(case: Case, at: Any, blocks: int | None) -> list[Check]:  # noqa: ANN401 - local
+def _pool_checks(
+    case: Case, at: Callable[[int | None, int | None], EngineView], blocks: int | None
+) -> list[Check]:
     checks = []
     memory = _memory(case)
     if memory is not None:
-        ends = [at(available_bytes=int(edge)).blocks for edge in (memory.low, memory.high)]
+        ends = [at(None, int(edge)).blocks or 0 for edge in (memory.low, memory.high)]
         names = ("gpu_blocks", "blocks", "max_blocks", "kv_blocks")
         checks += case.any_check(names, Span(*map(float, ends)))
     if blocks is not None:
-        view: EngineView = at(blocks=blocks)
+        view = at(blocks, None)
         usable = float(view.figure("usable_blocks"))
         checks += case.any_check(("usable_blocks",), Span.at(usable))
         tokens = Span.at(float(view.kv_tokens or 0))
         checks += case.any_check(("kv_tokens", "tokens", "max_batch_total_tokens"), tokens)
         checks += _bytes(case, view.figure("pool_bytes"))
     elif (tokens_stated := case.count("tokens", "kv_tokens", "max_tokens")) is not None:
-        checks += _bytes(case, tokens_stated * at().figure("bytes_per_token"))
+        checks += _bytes(case, tokens_stated * at(None, None).figure("bytes_per_token"))
     return checks
 
 

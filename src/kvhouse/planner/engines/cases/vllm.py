@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,9 +25,8 @@ _RANKS = (1, 2, 4, 8, 16)
 #: A length to lay pages out with where the case states none; no figure that depends on it is made.
 _ANY_LENGTH = 2**17
 #: More blocks than any pool has.
-_MANY = 2**48
+_MANY = 2**40
 _GIB = 2**30
-_Views = Callable[[int], EngineView]
 
 
 def v0_open(case: Case) -> Mapping[str, Sequence[Any]]:
@@ -125,11 +124,9 @@ def v0_case(case: Case) -> list[Check]:
         return checks + _without_model(case)
     options = vllm_options(case, spec)
 
-    def at(blocks: int) -> EngineView:
-        return vllm_v0(spec, replace(options, blocks=blocks))
-
-    cpu = float(at(0).figure("cpu_blocks"))
-    return [*checks, *case.any_check(("cpu_blocks",), Span.at(cpu)), *_pool(case, at)]
+    view = vllm_v0(spec, options)
+    cpu = Span.at(float(view.figure("cpu_blocks")))
+    return [*checks, *case.any_check(("cpu_blocks",), cpu), *_pool(case, view)]
 
 
 def v1_case(case: Case) -> list[Check]:
@@ -144,11 +141,8 @@ def v1_case(case: Case) -> list[Check]:
         return checks + _without_model(case)
     options = vllm_options(case, spec)
 
-    def at(blocks: int) -> EngineView:
-        return vllm_v1(spec, replace(options, blocks=blocks))
-
-    view = at(0)
-    return [*checks, *_pages(case, view), *_needed(case, view), *_pool(case, at)]
+    view = vllm_v1(spec, options)
+    return [*checks, *_pages(case, view), *_needed(case, view), *_pool(case, view)]
 
 
 def _run(case: Case, run: Mapping[str, Any]) -> Case:
@@ -214,20 +208,20 @@ def _needed(case: Case, view: EngineView) -> list[Check]:
     return checks
 
 
-def _pool(case: Case, at: _Views) -> list[Check]:
+def _pool(case: Case, view: EngineView) -> list[Check]:
     """Tokens and concurrency of the pool, from its blocks or from the memory for it."""
-    low, high = _block_range(case, at)
+    low, high = _block_range(case, view)
     length = _length(case)
-    if length is None and at(0).version != "any" and _by_length(case):
+    if length is None and _by_length(case):
         raise Missing("max_model_len")
     names = ("kv_tokens", "kv_tokens_approx", "gpu_kv_tokens")
     tokens = case.span(*names)
     checks: list[Check] = []
     if tokens is not None:
-        low, high, check = _tokens(case, at, low, high, tokens)
+        low, high, check = _tokens(case, view, low, high, tokens)
         checks.append(check)
     if length is not None and high < _MANY:
-        concurrency = Span(_concurrency(at(low)), _concurrency(at(high)))
+        concurrency = Span(_concurrency(view, low), _concurrency(view, high))
         checks += case.any_check(("max_concurrency", "concurrency"), concurrency)
     if case.reported("error") == "max_seq_len>kv_tokens" and length and tokens is not None:
         text = f"{length:,} > {tokens}"
@@ -245,7 +239,7 @@ def _is_v0(case: Case) -> bool:
     return case.engine.startswith("vllm-v0")
 
 
-def _block_range(case: Case, at: _Views) -> tuple[int, int]:
+def _block_range(case: Case, view: EngineView) -> tuple[int, int]:
     """Blocks that are stated, or that the printed memory has room for, or any number."""
     blocks = case.count("gpu_blocks", "num_gpu_blocks")
     if blocks is not None:
@@ -259,51 +253,53 @@ def _block_range(case: Case, at: _Views) -> tuple[int, int]:
     )
     if available is None:
         return 0, _MANY
-    size = at(0).pool_block_bytes
+    size = view.pool_block_bytes
     return int(available.low * _GIB) // size, int(available.high * _GIB) // size
 
 
-def _tokens(case: Case, at: _Views, low: int, high: int, stated: Span) -> tuple[int, int, Check]:
+def _tokens(
+    case: Case, view: EngineView, low: int, high: int, stated: Span
+) -> tuple[int, int, Check]:
     """Whether some number of blocks prints the tokens, and which numbers do."""
     shown = str(case.reported("kv_tokens", "kv_tokens_approx", "gpu_kv_tokens"))
-    first = _first_block(at, 0, _MANY, stated.low)
-    last = _first_block(at, 0, _MANY, stated.high + 1) - 1
-    memory = f"{first * at(0).pool_block_bytes / _GIB:.4f} GiB"
+    first = _first_block(view, 0, _MANY, stated.low)
+    last = _first_block(view, 0, _MANY, stated.high + 1) - 1
+    memory = f"{first * view.pool_block_bytes / _GIB:.4f} GiB"
     if last < first:
-        near = f"{_count(at(first - 1)):,} or {_count(at(first)):,}"
+        near = f"{_count(view, first - 1):,} or {_count(view, first):,}"
         return low, high, Check("kv_tokens", shown, near, False)
     least, most = max(low, first), min(high, last)
     if high == _MANY:
-        text = f"{_count(at(first)):,} of {first:,} blocks, {memory}; memory is not stated"
+        text = f"{_count(view, first):,} of {first:,} blocks, {memory}; memory is not stated"
         return first, last, Check("kv_tokens", shown, text, True)
     if least <= most:
-        text = str(Span(float(_count(at(low))), float(_count(at(high)))))
+        text = str(Span(float(_count(view, low)), float(_count(view, high))))
         return least, most, Check("kv_tokens", shown, f"{text} ({least:,} blocks)", True)
     spread = case.assumed.get("tp", 1) > 1
     explained = spread and first < low and case.part("check").get("agree") != "exact"
-    text = f"{_count(at(low)):,} to {_count(at(high)):,}"
+    text = f"{_count(view, low):,} to {_count(view, high):,}"
     if explained:
         text = f"{memory}: the fewest blocks of any rank; the printed memory is another rank's"
     return first, last, Check("kv_tokens", shown, text, explained)
 
 
-def _first_block(at: _Views, low: int, high: int, tokens: float) -> int:
+def _first_block(view: EngineView, low: int, high: int, tokens: float) -> int:
     """The fewest blocks that print at least so many tokens."""
     while low < high:
         middle = (low + high) // 2
-        if _count(at(middle)) >= tokens:
+        if _count(view, middle) >= tokens:
             high = middle
         else:
             low = middle + 1
     return low
 
 
-def _count(view: EngineView) -> int:
-    return view.kv_tokens or 0
+def _count(view: EngineView, blocks: int) -> int:
+    return view.capacity(blocks)[0] if view.capacity else 0
 
 
-def _concurrency(view: EngineView) -> float:
-    return float(view.max_concurrency or 0)
+def _concurrency(view: EngineView, blocks: int) -> float:
+    return float(view.capacity(blocks)[1]) if view.capacity else 0.0
 
 
 def _without_model(case: Case) -> list[Check]:
