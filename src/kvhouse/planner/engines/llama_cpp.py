@@ -142,11 +142,12 @@ def llama_cpp(spec: ModelSpec, options: LlamaCppOptions) -> EngineView:
         "kv_bytes": base.bytes + narrow.bytes,
         "non_swa_cells": per_stream,
         "non_swa_layers": base.layers,
-        "non_swa_bytes": base.bytes,
+        **_buffer_figures("non_swa_", base),
     }
     if local:
         cells = narrow.cells // streams
-        figures |= {"swa_cells": cells, "swa_layers": narrow.layers, "swa_bytes": narrow.bytes}
+        figures |= {"swa_cells": cells, "swa_layers": narrow.layers}
+        figures |= _buffer_figures("swa_", narrow)
     if states:
         figures |= {"r_bytes": r_bytes, "s_bytes": s_bytes, "recurrent_bytes": r_bytes + s_bytes}
         figures |= {"state_cells": options.n_seq_max, "layers": len(spec.layers)}
@@ -171,6 +172,14 @@ def llama_cpp(spec: ModelSpec, options: LlamaCppOptions) -> EngineView:
         ),
         figures=tuple(figures.items()),
     )
+
+
+def _buffer_figures(name: str, buffer: _Buffer) -> dict[str, int]:
+    return {
+        f"{name}k_bytes": buffer.k_bytes,
+        f"{name}v_bytes": buffer.v_bytes,
+        f"{name}kv_bytes": buffer.bytes,
+    }
 
 
 def padded(count: int, step: int) -> int:

@@ -11,6 +11,7 @@ from kvhouse.planner.engines.block_pools import POOLS, PoolOptions, block_pool
 from kvhouse.planner.engines.llama_cpp import LlamaCppOptions, llama_cpp
 from kvhouse.planner.engines.sglang import SglangOptions, sglang
 from kvhouse.planner.engines.slots import SLOTS, SlotOptions, slot_cache
+from kvhouse.planner.engines.transformers import dynamic_cache
 from kvhouse.planner.engines.view import EngineView
 from kvhouse.planner.engines.vllm_options import VllmOptions
 from kvhouse.planner.engines.vllm_v0 import vllm_v0
@@ -46,6 +47,7 @@ ENGINES: dict[str, Engine] = {
     "vllm-v0": Engine(VllmOptions, vllm_v0),
     "sglang": Engine(SglangOptions, sglang),
     "llama.cpp": Engine(LlamaCppOptions, llama_cpp),
+    "transformers": Engine(SlotOptions, dynamic_cache),
     **{name: _pool(name) for name in POOLS},
     **{name: _slots(name) for name in SLOTS},
 }

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from kvhouse.errors import KvhouseError
 from kvhouse.planner.engines.kv_dtypes import model_dtype, narrow
 from kvhouse.planner.engines.version import Version
+from kvhouse.spec.fields import show
 from kvhouse.spec.layers import ELEMENT_BYTES, Layer
 from kvhouse.spec.model import ModelSpec
 
@@ -100,8 +101,13 @@ class VllmOptions:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise KvhouseError(f"{name} {value}: at least {least}")
+        if self.state_dtype not in (None, "auto", *ELEMENT_BYTES):
+            known = ", ".join(ELEMENT_BYTES)
+            raise KvhouseError(f"state_dtype {show(self.state_dtype)}: choose one of {known}")
         if self.mamba_cache_mode not in (None, "none", "align", "all"):
-            raise KvhouseError(f"mamba_cache_mode {self.mamba_cache_mode!r}: none, align or all")
+            raise KvhouseError(
+                f"mamba_cache_mode {show(self.mamba_cache_mode)}: none, align or all"
+            )
 
     @property
     def release(self) -> Version:
@@ -116,7 +122,9 @@ class VllmOptions:
         """
         name = narrow(spec.dtype) if self.dtype in (None, "auto") else model_dtype(self.dtype or "")
         if name not in ELEMENT_BYTES:
-            raise KvhouseError(f"dtype {self.dtype!r}: choose one of {', '.join(ELEMENT_BYTES)}")
+            raise KvhouseError(
+                f"dtype {show(self.dtype)}: choose one of {', '.join(ELEMENT_BYTES)}"
+            )
         return name
 
     def pool_bytes(self) -> int | None:

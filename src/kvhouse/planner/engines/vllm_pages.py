@@ -192,7 +192,8 @@ def _state_bytes(part: State, options: VllmOptions, dtype: str) -> int:
         if isinstance(tensor, Convolution):
             total += tensor.bytes(dtype, tensor.kernel - 1 + options.speculative_tokens)
         else:
-            used = options.state_dtype or tensor.served or dtype
+            own = None if options.state_dtype == "auto" else options.state_dtype
+            used = own or tensor.served or dtype
             total += tensor.elements * ELEMENT_BYTES[used]
     return total
 

@@ -15,25 +15,25 @@ _GIB = 2**30
 def budget_checks(case: Case) -> list[Check]:
     """The budget, the rest for KV, the suggestion, and memory that was given outright."""
     checks = _given(case)
-    total = case.span("total_gpu_gib", "total_gib")
-    utilization = case.flag("gpu_memory_utilization", "utilization")
-    if total is None or not isinstance(utilization, int | float):
+    total = case.span("total_gpu_gib", *case.like("total", unit="gib"))
+    utilization = case.amount("gpu_memory_utilization", "utilization")
+    if total is None or utilization is None:
         return checks
     used = [
-        case.span("weights_gib", "model_loading_gib"),
-        case.span("non_torch_gib"),
-        case.span("activation_peak_gib"),
+        case.span(*case.like("weight|weights|loading", unit="gib")),
+        case.span(*case.like("nontorch|non", unit="gib", without="kv")),
+        case.span(*case.like("activation|activations", unit="gib")),
     ]
-    budget, _ = _budget(total, float(utilization), [Span.at(0)] * 3, Span.at(0))
-    checks += case.any_check(("budget_gib",), budget)
+    budget, _ = _budget(total, utilization, [Span.at(0)] * 3, Span.at(0))
+    checks += case.any_check(case.like("budget|requested", unit="gib", without="kv"), budget)
     known = [span for span in used if span is not None]
     if len(known) < len(used):
         return checks
-    graphs = case.span("graph_gib", "cuda_graph_gib", "cuda_graph_estimate_gib") or Span.at(0)
+    graphs = case.span(*case.like("graph|graphs|cudagraph", unit="gib")) or Span.at(0)
     counted = Version.of(case.assumed.get("version")) >= _GRAPHS
-    _, rest = _budget(total, float(utilization), known, graphs if counted else Span.at(0))
-    checks += case.any_check(("kv_cache_gib", "available_kv_gib"), rest)
-    _, idle = _budget(total, float(utilization), known, graphs)
+    _, rest = _budget(total, utilization, known, graphs if counted else Span.at(0))
+    checks += case.any_check(("kv_cache_gib", "available_kv_gib", "kv_gib"), rest)
+    _, idle = _budget(total, utilization, known, graphs)
     margin = SUGGESTION_MARGIN / _GIB
     suggested = (idle - Span.at(margin)).scaled(_GIB)
     return checks + case.any_check(("suggested_kv_cache_memory",), suggested)
@@ -49,7 +49,7 @@ def _budget(total: Span, utilization: float, used: list[Span], graphs: Span) -> 
 def _given(case: Case) -> list[Check]:
     """``--kv-cache-memory-bytes`` is taken as it is, past utilization and profiling."""
     for name, unit in (("kv_cache_memory_gib", 1), ("kv_cache_memory_bytes", _GIB)):
-        value = case.flag(name)
-        if isinstance(value, int | float):
+        value = case.amount(name)
+        if value is not None:
             return case.any_check(("available_kv_gib",), printed(name, value).scaled(1 / unit))
     return []

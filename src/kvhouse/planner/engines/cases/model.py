@@ -8,7 +8,9 @@ from math import gcd
 from typing import Any
 
 from kvhouse.planner.engines.cases.case import Case, Missing
+from kvhouse.spec.config import MOST_LAYERS, MOST_SIZE
 from kvhouse.spec.layers import (
+    ELEMENT_BYTES,
     ChunkedAttention,
     Combined,
     Convolution,
@@ -82,7 +84,7 @@ class _Numbers:
     def maybe(self, *names: str) -> int | None:
         for name in names:
             value = self.config.get(name)
-            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            if isinstance(value, int) and not isinstance(value, bool) and 0 < value < MOST_SIZE:
                 return value
         return None
 
@@ -98,6 +100,8 @@ class _Numbers:
             # Two bytes an element, half of them keys.
             return [FullAttention(1, 1, per_token // 4, per_token // 4)]
         count = self.size("num_hidden_layers", "n_layer", "n_layers")
+        if count > MOST_LAYERS:
+            raise Missing(f"config: a believable number of layers, not {count:,}")
         return [self.layer(kind) for kind in self.kinds(count)]
 
     def kinds(self, count: int) -> list[str]:
@@ -143,8 +147,7 @@ class _Numbers:
             # Query heads do not weigh; ranks must divide them.
             latent = LatentAttention(heads or 128, rank, rope)
             index = self.maybe("index_head_dim")
-            sparse = index is not None and any("spars" in tag or "DSA" in tag for tag in self.arch)
-            return Combined((latent, Indexer(index or 1))) if sparse else latent
+            return latent if index is None else Combined((latent, Indexer(index)))
         key, value, kv = self.sizes(kind, heads)
         sizes = (heads or 64 * kv, kv, key, value)
         if kind == "window":
@@ -186,7 +189,7 @@ class _Numbers:
     @property
     def served(self) -> str | None:
         stated = self.config.get("mamba_ssm_dtype") or self.config.get("mamba_ssm_cache_dtype")
-        return str(stated) if stated else None
+        return stated if isinstance(stated, str) and stated in ELEMENT_BYTES else None
 
     def delta(self) -> Layer:
         keys, values = self.size("linear_num_key_heads"), self.size("linear_num_value_heads")
@@ -246,16 +249,26 @@ def _kind(words: str) -> str:
 def _pattern(pattern: str, count: int) -> list[str]:
     """``16 full attention + 48 gated delta net``; a period such as ``1 full + 3 delta`` repeats."""
     parts = [(int(number), _kind(words)) for number, words in _PART.findall(pattern)]
-    kinds = [kind for number, kind in parts for _ in range(number)]
+    whole = sum(number for number, _ in parts)
+    kinds = [kind for number, kind in parts for _ in range(number)] if whole <= count else []
     if not kinds or count % len(kinds):
         raise Missing(f"config: a layer_pattern that adds up to {count} layers")
     return kinds * (count // len(kinds))
 
 
-def draft_layers(case: Case, spec: ModelSpec) -> tuple[Layer, ...]:
-    """The multi-token-prediction layers of a model: full attention like its own."""
-    config = case.part("config")
-    stated = config.get("mtp_num_hidden_layers") or config.get("num_nextn_predict_layers") or 0
+def draft_layers(spec: ModelSpec, count: int) -> tuple[Layer, ...]:
+    """Layers that draft tokens: full attention like the model's own."""
     kinds = (FullAttention, LatentAttention)
     whole = next((layer for layer in spec.layers if type(layer.parts[0]) in kinds), None)
-    return () if whole is None else (whole,) * int(stated)
+    return () if whole is None else (whole,) * min(count, MOST_LAYERS)
+
+
+def draft_counts(case: Case) -> list[int]:
+    """How many such layers there may be: as many as the config says that predict, or open."""
+    config = case.part("config")
+    stated = config.get("mtp_num_hidden_layers") or config.get("num_nextn_predict_layers")
+    count = stated if isinstance(stated, int) and 0 < stated < MOST_LAYERS else 1
+    predicts = "mtp" in f"{case.flag('speculative')} {case.model}".lower()
+    if predicts or case.flag("speculative") is None:
+        return [count]
+    return [0, count]

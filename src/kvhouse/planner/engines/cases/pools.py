@@ -8,7 +8,7 @@ from typing import Any
 
 from kvhouse.planner.engines.block_pools import POOLS, PoolOptions, block_pool
 from kvhouse.planner.engines.cases.case import Case, Check, Missing
-from kvhouse.planner.engines.cases.model import case_spec, draft_layers
+from kvhouse.planner.engines.cases.model import case_spec
 from kvhouse.planner.engines.cases.span import Span
 from kvhouse.planner.engines.cases.versions import sglang_versions
 from kvhouse.planner.engines.cases.vllm import ranks
@@ -29,7 +29,7 @@ def sglang_open(case: Case) -> Mapping[str, Sequence[Any]]:
         "page_size": [page] if page else [1, 64, 128, 32, 16],
         "version": sglang_versions(case),
     }
-    ratio = case.flag("swa_full_tokens_ratio", "swa_ratio")
+    ratio = case.amount("swa_full_tokens_ratio", "swa_ratio")
     inputs["swa_ratio"] = [ratio] if ratio else [0.8, 1.0, 0.5, 0.25]
     return inputs
 
@@ -42,51 +42,57 @@ def sglang_case(case: Case) -> list[Check]:
         if checks:
             return checks
         raise Missing("config")
-    options = _sglang_options(case, spec)
+    options = _sglang_options(case)
     tokens = case.count("tokens", "max_total_num_tokens", "kv_tokens", "full_tokens")
     checks += _sglang_tokens(case, spec, options)
     if tokens is None:
         return checks
     view = sglang(spec, _with_tokens(options, tokens))
     figures = dict(view.figures)
-    for name, keys in _SGLANG_FIGURES.items():
-        if name in figures:
-            checks += case.any_check(keys, _gib(figures[name]))
     if "swa_tokens" in figures:
-        checks += case.any_check(("swa_tokens",), Span.at(float(figures["swa_tokens"])))
-    return checks + _state_checks(case, figures)
+        swa = Span.at(float(figures["swa_tokens"]))
+        checks += case.any_check(case.like("swa", without="layers|ratio"), swa)
+    for side in ("k", "v"):
+        checks += _side_checks(case, figures, side)
+    return checks + _sum_checks(case, figures) + _state_checks(case, figures)
 
 
-#: What the log calls "GB" is GiB; a pool of windows adds its own to K and V.
-_SGLANG_FIGURES = {
-    "k_bytes": ("k_size_gb", "k_gb"),
-    "v_bytes": ("v_size_gb", "v_gb"),
-    "kv_bytes": ("kv_size_gb", "kv_gb", "mem_usage_gb", "swa_kv_pool_gb"),
-    "full_k_bytes": ("full_k_size_gb", "full_k_gb"),
-    "full_v_bytes": ("full_v_size_gb", "full_v_gb"),
-    "swa_k_bytes": ("swa_k_size_gb", "swa_k_gb"),
-    "swa_v_bytes": ("swa_v_size_gb", "swa_v_gb"),
-}
+def _side_checks(case: Case, figures: dict[str, int], side: str) -> list[Check]:
+    """K or V: of each pool, or in a log of two pools of either or both."""
+    checks = []
+    both = [
+        figures[f"{pool}{side}_bytes"]
+        for pool in ("full_", "swa_", "")
+        if f"{pool}{side}_bytes" in figures
+    ]
+    for pool in ("full", "swa"):
+        if f"{pool}_{side}_bytes" in figures:
+            ours = Span.at(figures[f"{pool}_{side}_bytes"] / _GIB)
+            checks += case.any_check(case.like(pool, side, unit="gib"), ours)
+    names = case.like(side, unit="gib", without="full|swa|draft")
+    return checks + case.one_of(names, [Span.at(count / _GIB) for count in both])
 
 
-def _gib(count: int) -> Span:
-    return Span.at(count / _GIB)
+def _sum_checks(case: Case, figures: dict[str, int]) -> list[Check]:
+    """K and V together; of an MLA model's one buffer this is all that is printed."""
+    names = case.like("kv|pool|usage", unit="gib", without="k|v|draft|full|swa|budget|available")
+    names += case.like("swakvpool|swa", "usage|pool|mem", unit="gib")
+    return case.any_check(tuple(dict.fromkeys(names)), Span.at(figures["kv_bytes"] / _GIB))
 
 
-def _sglang_options(case: Case, spec: ModelSpec) -> SglangOptions:
-    dtype, stated = case.flag("kv_cache_dtype", "kv_dtype"), case.flag("dtype")
+def _sglang_options(case: Case) -> SglangOptions:
+    dtype, stated = case.text("kv_cache_dtype", "kv_dtype"), case.text("dtype")
     if dtype is None and "fp8-kv" in case.arch:
         dtype = "fp8"
     return SglangOptions(
         version=case.assumed.get("version"),
         tp=case.assumed.get("tp", 1),
         dtype=stated if stated in SGLANG else None,
-        kv_dtype=str(dtype or "auto"),
+        kv_dtype=dtype or "auto",
         page_size=case.assumed.get("page_size", 1),
         context_length=case.size("context_length", "max_model_len") or _ANY_LENGTH,
         swa_ratio=case.assumed.get("swa_ratio", 0.8),
-        mamba_ratio=float(case.flag("mamba_full_memory_ratio", "mamba_ratio") or 0.9),
-        draft_layers=draft_layers(case, spec) if case.flag("speculative") == "NEXTN" else (),
+        mamba_ratio=case.amount("mamba_full_memory_ratio", "mamba_ratio") or 0.9,
     )
 
 
@@ -96,10 +102,11 @@ def _with_tokens(options: SglangOptions, tokens: int) -> SglangOptions:
 
 def _sglang_tokens(case: Case, spec: ModelSpec, options: SglangOptions) -> list[Check]:
     """Tokens that the memory has room for, where all of it is stated."""
-    fraction = case.flag("mem_fraction_static")
-    before = case.span("free_before_load_gb", "avail_mem_before_load_gb", "total_free_gb")
-    after = case.span("free_after_load_gb", "avail_mem_after_load_gb", "avail_after_load_gb")
-    if not isinstance(fraction, int | float) or before is None or after is None:
+    fraction = case.amount("mem_fraction_static")
+    loads = "load|loading|weights|weight"
+    before = case.span(*case.like("before", loads, unit="gib"))
+    after = case.span(*case.like("after", loads, unit="gib"))
+    if fraction is None or before is None or after is None:
         return []
 
     def at(free_before: float, free_after: float) -> float:
@@ -107,7 +114,7 @@ def _sglang_tokens(case: Case, spec: ModelSpec, options: SglangOptions) -> list[
             spec,
             replace(
                 options,
-                mem_fraction_static=float(fraction),
+                mem_fraction_static=fraction,
                 free_before_bytes=int(free_before * _GIB),
                 free_after_bytes=int(free_after * _GIB),
             ),
@@ -128,13 +135,13 @@ def _same_tokens(case: Case) -> list[Check]:
 
 def _state_checks(case: Case, figures: dict[str, int]) -> list[Check]:
     """Bytes of states for the number of slots that the log prints."""
-    slots = case.count("max_mamba_cache_size", "mamba_slots", "state_slots")
+    slots = case.count("max_mamba_cache_size", *case.like("mamba|state", "slots|size|cache"))
     if slots is None or "ssm_state_bytes" not in figures:
         return []
     checks = []
     for name, keys in (
-        ("conv_state_bytes", ("conv_state_gb", "conv_state_size_gb", "conv_size_gb")),
-        ("ssm_state_bytes", ("ssm_state_gb", "ssm_state_size_gb", "ssm_size_gb")),
+        ("conv_state_bytes", case.like("conv", unit="gib")),
+        ("ssm_state_bytes", case.like("ssm|temporal", unit="gib")),
     ):
         # Buffers hold one slot more than can be given out.
         least, most = figures[name] * slots / _GIB, figures[name] * (slots + 1) / _GIB
@@ -161,13 +168,12 @@ def pool_case(case: Case) -> list[Check]:
             tokens = Span.at(float((blocks - pool.kept_back) * size))
             checks += case.any_check(("kv_tokens", "tokens", "max_batch_total_tokens"), tokens)
         return checks
-    dtype = case.flag("kv_cache_dtype", "kv_dtype")
-    stated = case.flag("dtype")
+    dtype, stated = case.text("kv_cache_dtype", "kv_dtype"), case.text("dtype")
     options = PoolOptions(
         tp=case.assumed.get("tp", 1),
         pp=case.size("pp", "pipeline_parallel_size") or 1,
         dtype=stated if stated in PLAIN else None,
-        kv_dtype=str(dtype or "auto"),
+        kv_dtype=dtype or "auto",
         block_size=block,
         max_model_len=case.size("max_model_len", "max_seq_len", "max_input_len") or _ANY_LENGTH,
     )
@@ -213,16 +219,22 @@ def _memory(case: Case) -> Span | None:
     if gib is not None:
         return gib.scaled(_GIB)
     mib = case.span("kv_budget_mib")
-    return None if mib is None else mib.scaled(_MIB)
+    if mib is not None:
+        return mib.scaled(_MIB)
+    free = case.span(*case.like("free", unit="gib"))
+    if free is None or case.engine not in ("tensorrt-llm", "trtllm"):
+        return None
+    fraction = case.amount("kv_cache_free_gpu_mem_fraction", "free_gpu_memory_fraction", "fraction")
+    return free.scaled(_GIB * (fraction or POOLS["tensorrt-llm"].fraction))
 
 
 def _budget(case: Case) -> list[Check]:
     """A budget in MiB: utilization of the total, less what is in use, its peak and a margin."""
     total = case.span("total_mib")
-    utilization = case.flag("gpu_memory_utilization")
-    if total is None or not isinstance(utilization, int | float):
+    utilization = case.amount("gpu_memory_utilization")
+    if total is None or utilization is None:
         return []
-    budget = total.scaled(float(utilization))
+    budget = total.scaled(utilization)
     checks = case.any_check(("budget_mib",), budget)
     used = [case.span("initial_used_mib"), case.span("peak_non_kv_mib")]
     margin = case.count("margin_mib")

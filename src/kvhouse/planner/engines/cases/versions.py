@@ -34,12 +34,22 @@ _VLLM = {
     (2026, 8): "0.24.0",
     (2026, 10): "0.33.0",
 }
+#: llama.cpp's build numbers, latest first, and the month of each.
+_BUILDS = (
+    (8000, (2026, 2)),
+    (7000, (2025, 11)),
+    (6000, (2025, 7)),
+    (5000, (2025, 4)),
+    (4000, (2024, 11)),
+    (3000, (2024, 5)),
+    (2000, (2024, 1)),
+)
 
 
 def vllm_versions(case: Case) -> list[str | None]:
     """The release that is stated, or those around a date, the likeliest first."""
     number = _number(case.version)
-    if "dev" in case.version:
+    if case.version.startswith("0.1.dev"):  # a build of the main branch without a tag
         return [None]
     if number is not None:
         return [number]
@@ -54,10 +64,18 @@ def vllm_versions(case: Case) -> list[str | None]:
 
 def month_versions(case: Case) -> list[str | None]:
     """A month, for engines without release numbers; what is not dated may be any time."""
-    month = case.month()
+    month = case.month() or _month_of_build(case.version)
     if month is None:
         return [None, "2024.1"]
     return [f"{month[0]}.{month[1]}", None, "2024.1"]
+
+
+def _month_of_build(text: str) -> tuple[int, int] | None:
+    """About when a numbered build of llama.cpp was made."""
+    found = re.search(r"\bb?(\d{4,5})\b", text)
+    if found is None:
+        return None
+    return next((month for build, month in _BUILDS if int(found[1]) >= build), None)
 
 
 def sglang_versions(case: Case) -> list[str | None]:

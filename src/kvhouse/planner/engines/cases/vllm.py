@@ -9,7 +9,7 @@ from typing import Any
 
 from kvhouse.planner.engines.cases.budget import budget_checks
 from kvhouse.planner.engines.cases.case import Case, Check, Missing
-from kvhouse.planner.engines.cases.model import case_spec, draft_layers
+from kvhouse.planner.engines.cases.model import case_spec, draft_counts, draft_layers
 from kvhouse.planner.engines.cases.span import Span
 from kvhouse.planner.engines.cases.versions import vllm_versions
 from kvhouse.planner.engines.kv_dtypes import VLLM
@@ -45,6 +45,9 @@ def ranks(case: Case) -> Sequence[int]:
 def v1_open(case: Case) -> Mapping[str, Sequence[Any]]:
     """What V1 logs leave open, as far as the model's kinds depend on it."""
     inputs: dict[str, Sequence[Any]] = {"version": vllm_versions(case), "tp": ranks(case)}
+    inputs["speculative_tokens"] = _drafted(case)
+    if tuple(inputs["speculative_tokens"]) != (0,):
+        inputs["draft_layers"] = draft_counts(case)
     block = case.size("block_size", "page_size")
     inputs["block_size"] = [block] if block else [None, 32, 64, 128, 256]
     try:
@@ -57,7 +60,6 @@ def v1_open(case: Case) -> Mapping[str, Sequence[Any]]:
         stated = case.flag("enable_prefix_caching", "prefix_caching")
         inputs["prefix_caching"] = [False, True] if stated is None else [bool(stated)]
         inputs["kernel_block"] = [None, 32, 64, 128]
-        inputs["speculative_tokens"] = _drafted(case)
     if any(isinstance(part, SlidingAttention | ChunkedAttention) for part in parts):
         batched = case.size("max_num_batched_tokens")
         inputs["max_num_batched_tokens"] = [batched] if batched else [2048, 8192, 16384, 4096]
@@ -82,12 +84,12 @@ def _drafted(case: Case) -> Sequence[int]:
 def vllm_options(case: Case, spec: ModelSpec) -> VllmOptions:
     """The engine's options: flags as stated, and what is tried for others."""
     assumed = case.assumed
-    dtype = case.flag("kv_cache_dtype", "kv_dtype")
+    dtype = case.text("kv_cache_dtype", "kv_dtype")
     if dtype is None and "fp8-kv" in case.arch:
         dtype = "fp8"
     drafted = assumed.get("speculative_tokens", 0)
     batched = assumed.get("max_num_batched_tokens") or case.size("max_num_batched_tokens")
-    computes = case.flag("dtype")
+    computes = case.text("dtype")
     if case.flag("dcp", "decode_context_parallel_size") not in (None, 1):
         raise Missing("decode context parallelism is not modelled")
     return VllmOptions(
@@ -95,18 +97,18 @@ def vllm_options(case: Case, spec: ModelSpec) -> VllmOptions:
         tp=assumed.get("tp", 1),
         pp=case.size("pp", "pipeline_parallel_size") or 1,
         dtype=computes if computes in (*VLLM, "auto") else None,
-        kv_dtype=str(dtype or "auto"),
-        state_dtype=case.flag("mamba_ssm_cache_dtype"),
+        kv_dtype=dtype or "auto",
+        state_dtype=case.text("mamba_ssm_cache_dtype", "mamba_ssm_dtype"),
         block_size=assumed.get("block_size"),
         kernel_block=assumed.get("kernel_block"),
         max_model_len=_length(case) or _ANY_LENGTH,
         max_num_batched_tokens=batched,
         prefix_caching=assumed.get("prefix_caching", False),
-        mamba_cache_mode=case.flag("mamba_cache_mode"),
+        mamba_cache_mode=case.text("mamba_cache_mode"),
         speculative_tokens=drafted,
-        draft_layers=draft_layers(case, spec) if drafted else (),
+        draft_layers=draft_layers(spec, assumed.get("draft_layers", 0)) if drafted else (),
         hybrid=assumed.get("hybrid"),
-        swap_bytes=int(float(case.flag("swap_space_gib", "swap_space") or 4) * _GIB),
+        swap_bytes=int((case.amount("swap_space_gib", "swap_space") or 4) * _GIB),
     )
 
 
@@ -189,7 +191,7 @@ def _needed(case: Case, view: EngineView) -> list[Check]:
         return []
     needed = view.needed_bytes(length)
     checks = case.any_check(("needed_gib",), Span.at(needed / _GIB))
-    available = case.span("available_kv_gib", "available_gib", "kv_cache_gib")
+    available = case.span(*_AVAILABLE)
     if available is None:
         return checks
     if case.reported("error") == "need>avail":
@@ -212,11 +214,11 @@ def _pool(case: Case, view: EngineView) -> list[Check]:
     """Tokens and concurrency of the pool, from its blocks or from the memory for it."""
     low, high = _block_range(case, view)
     length = _length(case)
+    checks = _blocks_of_memory(case, view)
     if length is None and _by_length(case):
         raise Missing("max_model_len")
     names = ("kv_tokens", "kv_tokens_approx", "gpu_kv_tokens")
     tokens = case.span(*names)
-    checks: list[Check] = []
     if tokens is not None:
         low, high, check = _tokens(case, view, low, high, tokens)
         checks.append(check)
@@ -241,20 +243,40 @@ def _is_v0(case: Case) -> bool:
 
 def _block_range(case: Case, view: EngineView) -> tuple[int, int]:
     """Blocks that are stated, or that the printed memory has room for, or any number."""
-    blocks = case.count("gpu_blocks", "num_gpu_blocks")
+    blocks = case.count("gpu_blocks", "num_gpu_blocks", "num_blocks")
+    blocks = case.size("num_gpu_blocks_override") if blocks is None else blocks
     if blocks is not None:
         return blocks, blocks
-    available = case.span(
-        "available_kv_gib",
-        "available_kv_gb_approx",
-        "available_gib",
-        "kv_cache_gib",
-        "kv_cache_gib_rank_printed",
-    )
+    return _room(case, view) or (0, _MANY)
+
+
+def _room(case: Case, view: EngineView) -> tuple[int, int] | None:
+    """The fewest and most blocks that the printed memory may have room for."""
+    available = case.span(*_AVAILABLE)
     if available is None:
-        return 0, _MANY
+        return None
     size = view.pool_block_bytes
     return int(available.low * _GIB) // size, int(available.high * _GIB) // size
+
+
+def _blocks_of_memory(case: Case, view: EngineView) -> list[Check]:
+    """Blocks beside the memory for them; on several ranks, of those only the fewest count."""
+    blocks, room = case.count("gpu_blocks", "num_gpu_blocks"), _room(case, view)
+    if blocks is None or room is None or case.size("num_gpu_blocks_override"):
+        return []
+    ranks_differ = case.assumed.get("tp", 1) > 1
+    agrees = (ranks_differ or room[0] <= blocks) and blocks <= room[1]
+    return [Check("gpu_blocks", f"{blocks:,}", str(Span(*map(float, room))), agrees)]
+
+
+#: Names of the memory for KV on one rank.
+_AVAILABLE = (
+    "available_kv_gib",
+    "available_kv_gb_approx",
+    "available_gib",
+    "kv_cache_gib",
+    "kv_cache_gib_rank_printed",
+)
 
 
 def _tokens(
