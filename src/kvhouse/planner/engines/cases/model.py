@@ -204,7 +204,8 @@ class _Numbers:
         inner = inner if isinstance(inner, Mapping) else {}
         one = _Numbers({**self.config, **inner}, self.case)
         heads = one.size("linear_num_heads", "kda_num_heads", "num_heads")
-        dim = one.size("linear_head_dim", "kda_head_dim", "linear_key_head_dim")
+        own = ("head_dim",) if inner else ()
+        dim = one.size(*own, "linear_head_dim", "kda_head_dim", "linear_key_head_dim")
         kernel = one.size("short_conv_kernel_size", "linear_conv_kernel_dim")
         state = Tensor(heads * dim * dim, "float32", heads, "float32")
         return State((Convolution(3 * heads * dim, kernel, units=heads), state))
