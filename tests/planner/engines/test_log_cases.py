@@ -1,4 +1,4 @@
-"""Public engine logs are reproduced from config, flags and memory: printed figures are the oracle."""
+"""Public engine logs are reproduced from config, flags and memory; their print is the oracle."""
 
 from __future__ import annotations
 

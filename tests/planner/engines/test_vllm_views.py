@@ -28,7 +28,7 @@ def paged(name, **options):
         return None
 
 
-REFUSED = {name for name in catalogue() if paged(name, max_model_len=2048) is None}
+REFUSED = {name for name in catalogue() if paged(name, max_model_len=1024) is None}
 
 
 def test_only_compressed_caches_are_refused():
@@ -36,13 +36,13 @@ def test_only_compressed_caches_are_refused():
     assert {name for name in REFUSED if not name.startswith("deepseek-v4")} == set()
 
 
-models = st.sampled_from(sorted(set(catalogue()) - REFUSED - {"gpt2", "phi-2"}))
+models = st.sampled_from(sorted(set(catalogue()) - REFUSED))
 
 
 @given(models, st.sampled_from(VERSIONS), st.integers(1, 4096), st.integers(0, 512))
 @settings(max_examples=60, deadline=None)
 def test_more_tokens_never_need_less(name, version, tokens, more):
-    seen = paged(name, version=version, max_model_len=2048)
+    seen = paged(name, version=version, max_model_len=1024)
     assume(seen is not None)
     assert seen.needed_bytes(tokens) <= seen.needed_bytes(tokens + more)
     assert seen.needed_bytes(tokens) > 0
@@ -51,8 +51,8 @@ def test_more_tokens_never_need_less(name, version, tokens, more):
 @given(models, st.sampled_from([1, 2, 4]), st.integers(1, 64))
 @settings(max_examples=60, deadline=None)
 def test_more_ranks_never_hold_less(name, tp, gib):
-    one = paged(name, max_model_len=2048, available_bytes=gib * GIB)
-    more = paged(name, max_model_len=2048, available_bytes=gib * GIB, tp=tp)
+    one = paged(name, max_model_len=1024, available_bytes=gib * GIB)
+    more = paged(name, max_model_len=1024, available_bytes=gib * GIB, tp=tp)
     assume(more is not None)
     assert more.needed_bytes() <= one.needed_bytes()
     assert more.needed_bytes() * tp >= one.needed_bytes() or more.block_size != one.block_size
@@ -61,7 +61,7 @@ def test_more_ranks_never_hold_less(name, tp, gib):
 @given(models, st.sampled_from(VERSIONS), st.integers(2**28, 2**36))
 @settings(max_examples=60, deadline=None)
 def test_blocks_fill_the_memory(name, version, available):
-    seen = paged(name, version=version, max_model_len=2048, available_bytes=available)
+    seen = paged(name, version=version, max_model_len=1024, available_bytes=available)
     assume(seen is not None)
     assert seen.blocks * seen.pool_block_bytes <= available
     assert (seen.blocks + 1) * seen.pool_block_bytes > available
@@ -70,16 +70,16 @@ def test_blocks_fill_the_memory(name, version, available):
 @given(models, st.sampled_from(["0.16.0", "0.19.0", "0.24.0", None]), st.integers(2**28, 2**36))
 @settings(max_examples=60, deadline=None)
 def test_the_estimate_is_the_longest_that_fits(name, version, available):
-    seen = paged(name, version=version, max_model_len=2048, available_bytes=available)
+    seen = paged(name, version=version, max_model_len=1024, available_bytes=available)
     assume(seen is not None)
     longest = seen.estimated_max_len
     assert longest == 0 or seen.needed_bytes(longest) <= available
-    assert longest == 2048 or seen.needed_bytes(longest + 1) > available
+    assert longest == 1024 or seen.needed_bytes(longest + 1) > available
     # One request fits the memory exactly where the pool has blocks for one.
-    assert (longest == 2048) == (seen.max_concurrency >= 1)
+    assert (longest == 1024) == (seen.max_concurrency >= 1)
 
 
-@given(models, st.integers(0, 10**6), st.integers(1, 2048))
+@given(models, st.integers(0, 10**6), st.integers(1, 1024))
 @settings(max_examples=60, deadline=None)
 def test_concurrency_counts_blocks(name, blocks, length):
     seen = paged(name, max_model_len=length, blocks=blocks)
@@ -132,12 +132,10 @@ def test_layers_are_dealt_out_like_vllm_does():
 
 
 def test_gemma_3_padding():
-    # 52 sliding and 10 full layers: groups of 10, the last of which has 2 layers and 8 of padding.
+    # 52 sliding and 10 full layers: groups of 10, with 8 layers of padding among those that slide.
     seen = paged("gemma-3-27b", version="0.19", max_model_len=8192)
-    assert [(group.layers, group.padding) for group in seen.groups][-2:] == [(8, 2), (10, 0)] or (
-        sorted(group.padding for group in seen.groups)[-1] > 0
-    )
     assert sum(group.padding for group in seen.groups) == 8
+    assert {group.layers + group.padding for group in seen.groups} == {10}
     assert "Add 8 padding layers, may waste at most 15.38% KV cache memory" in seen.log_lines
 
 
@@ -168,10 +166,10 @@ def test_tokens_in_flight(version, batches, in_flight):
 
 def test_stages_share_the_fewest_blocks():
     spec = load("llama-3-70b")
-    whole = view("vllm", spec, available_bytes=GIB, max_model_len=4096)
-    staged = view("vllm", spec, available_bytes=GIB, max_model_len=4096, pp=4)
-    assert staged.blocks == 4 * whole.blocks + 4 * whole.blocks * 0 + (staged.blocks % 4)
-    assert staged.blocks == GIB // (20 * 16 * 8 * 256 * 2)
+    block = 16 * 8 * 256 * 2
+    for stages, layers in ((1, 80), (3, 27), (4, 20)):  # 80 layers in three: 27, 27 and 26
+        seen = view("vllm", spec, available_bytes=GIB, max_model_len=4096, pp=stages)
+        assert seen.blocks == GIB // (layers * block)
 
 
 def test_budget():

@@ -93,7 +93,7 @@ def block_pool(pool: Pool, spec: ModelSpec, options: PoolOptions) -> EngineView:
                 "known here"
             )
     per_token = sum(count * fmt.vector_bytes(n) for part in parts for count, n in part.vectors)
-    block = options.block_size or pool.block_size
+    block = pool.block_size if options.block_size is None else options.block_size
     if block < 1:
         raise KvhouseError(f"block size {block}: at least 1")
     size = per_token * block
