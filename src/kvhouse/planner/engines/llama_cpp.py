@@ -52,6 +52,7 @@ class LlamaCppOptions:
         flash_attn: ``--flash-attn``, which older builds pad more for.
         type_k: ``--cache-type-k``.
         type_v: ``--cache-type-v``.
+        latent_values: Whether MLA keeps its latents as V as well, as builds of 2025 do.
     """
 
     version: str | None = None
@@ -63,6 +64,7 @@ class LlamaCppOptions:
     flash_attn: bool = False
     type_k: str = "f16"
     type_v: str = "f16"
+    latent_values: bool = False
 
     def __post_init__(self) -> None:
         """Refuse sizes below 1.
@@ -217,6 +219,7 @@ def _buffer(name: str, parts: list[Layer], options: LlamaCppOptions, cells: int)
     for part in parts:
         if isinstance(part, LatentAttention) and part.window is None:
             key += type_k.vector_bytes(part.rank + part.rope_dim)
+            value += type_v.vector_bytes(part.rank) if options.latent_values else 0
         elif isinstance(part, SharedVector):
             key += type_k.vector_bytes(part.dim)
         elif isinstance(part, FullAttention) and not part.across:

@@ -13,6 +13,7 @@ from kvhouse.errors import KvhouseError, UnsupportedModel
 from kvhouse.planner.engines.kv_dtypes import SGLANG, KVType, kv_type, narrow
 from kvhouse.planner.engines.version import Version
 from kvhouse.planner.engines.view import EngineView, Group, always, gib, held_parts
+from kvhouse.planner.engines.vllm_pages import DS_MLA
 from kvhouse.spec.layers import (
     ELEMENT_BYTES,
     Convolution,
@@ -160,12 +161,14 @@ def _window_pool(options: SglangOptions) -> bool:
 
 def _cells(name: str, parts: Sequence[Layer], fmt: KVType) -> _Cells:
     key = value = 0
+    packed = fmt.bytes == 1 and any(isinstance(part, Indexer) for part in parts)
     for part in parts:
         if isinstance(part, FullAttention) and not part.across:
             key += part.kv_heads * fmt.vector_bytes(part.key_dim)
             value += part.kv_heads * fmt.vector_bytes(part.value_dim)
         elif isinstance(part, LatentAttention) and part.window is None:
-            key += fmt.vector_bytes(part.rank + part.rope_dim)
+            # Sparse latents in fp8 have their scales and a rotary part in 16 bits beside them.
+            key += DS_MLA if packed else fmt.vector_bytes(part.rank + part.rope_dim)
         elif isinstance(part, Indexer) and part.dtype is None and not part.positions:
             key += part.keys + -(-part.keys // 128) * 4
         else:

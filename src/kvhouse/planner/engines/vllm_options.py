@@ -42,6 +42,7 @@ class VllmOptions:
         version: Release, such as ``0.11``; None is the latest that is known.
         tp: Tensor parallel size.
         pp: Pipeline parallel size.
+        dcp: Decode context parallel size: ranks that share out the tokens of a request.
         dtype: What the model computes in; by default that of its weights, float32 narrowed to 16
             bits.
         kv_dtype: ``--kv-cache-dtype``; ``auto`` is ``dtype``.
@@ -71,6 +72,7 @@ class VllmOptions:
     version: str | None = None
     tp: int = 1
     pp: int = 1
+    dcp: int = 1
     dtype: str | None = None
     kv_dtype: str = "auto"
     state_dtype: str | None = None
@@ -135,7 +137,7 @@ class VllmOptions:
 
 
 _LEAST = {
-    **dict.fromkeys(("tp", "pp", "block_size", "kernel_block", "max_model_len"), 1),
+    **dict.fromkeys(("tp", "pp", "dcp", "block_size", "kernel_block", "max_model_len"), 1),
     **dict.fromkeys(("max_num_batched_tokens", "concurrent_batches"), 1),
     **dict.fromkeys(("speculative_tokens", "blocks", "swap_bytes", "total_bytes"), 0),
 }

@@ -35,7 +35,7 @@ from kvhouse.spec.layers import (
 from kvhouse.spec.model import ModelSpec
 
 #: Bytes of an MLA token as ``fp8_ds_mla``: 512 in fp8, four float32 scales, 64 in 16 bits.
-_DS_MLA = 512 + 4 * 4 + 64 * 2
+DS_MLA = 512 + 4 * 4 + 64 * 2
 #: float32 scales of an indexer's fp8 keys, one for so many elements.
 _SCALED = 128
 
@@ -52,6 +52,7 @@ class Page:
         formula: How they come about.
         reach: The window or the chunk, in tokens; 0 for other kinds.
         states: States that a request keeps; 0 stands for one in every block.
+        ranks: Ranks that share out a request's tokens (decode context parallelism).
     """
 
     kind: str
@@ -61,10 +62,11 @@ class Page:
     formula: str
     reach: int = 0
     states: int = 0
+    ranks: int = 1
 
     def blocks(self, tokens: int, in_flight: int) -> int:
         """Blocks that a request of ``tokens`` takes at most (``max_memory_usage_bytes``)."""
-        size = self.block_size
+        size = self.block_size * self.ranks
         if self.kind == "state" and self.states:
             return self.states
         if self.kind == "window":
@@ -75,7 +77,7 @@ class Page:
 
     def count(self, in_flight: int) -> str:
         """The same in words."""
-        size = self.block_size
+        size = self.block_size * self.ranks
         if self.kind == "state" and self.states:
             return f"{self.states} per request"
         if self.kind == "window":
@@ -117,6 +119,10 @@ def layer_pages(spec: ModelSpec, options: VllmOptions) -> list[Page]:
     ]
     states = [_state_bytes(part, options, dtype) for part in parts if isinstance(part, State)]
     present = [page for page in attention if page is not None]
+    if options.dcp > 1 and any(page.kind in ("window", "chunk") for page in present):
+        raise UnsupportedModel(
+            f"{spec.name}: vLLM does not spread the tokens of layers with windows over ranks"
+        )
     if not states:
         return present
     if not present:
@@ -149,7 +155,8 @@ def _attention(
         return _latent(part, options, fmt, block, sparse)
     if isinstance(part, Indexer) and part.dtype is None and not part.positions:
         size = part.keys + -(-part.keys // _SCALED) * 4
-        return Page("latent", part.kind, block, block * size, f"{block} · {size}")
+        text = f"{block} · {size}"
+        return Page("latent", part.kind, block, block * size, text, ranks=options.dcp)
     kinds = {FullAttention: "full", SlidingAttention: "window", ChunkedAttention: "chunk"}
     kind = kinds.get(type(part))
     if kind is None or not isinstance(part, FullAttention):
@@ -161,7 +168,7 @@ def _attention(
     reach = part.chunk if isinstance(part, ChunkedAttention) else reach
     size = block * part.kv_heads * (key + value)
     text = f"{block} · {part.kv_heads} · ({key} + {value})"
-    return Page(kind, part.kind, block, size, text, reach)
+    return Page(kind, part.kind, block, size, text, reach, ranks=options.dcp)
 
 
 _AUTO = ("auto", "fp8_ds_mla")
@@ -176,9 +183,9 @@ def _latent(
         raise KvhouseError(
             f"fp8_ds_mla holds a latent of 512 and 64 elements, not {part.rank} and {part.rope_dim}"
         )
-    size = _DS_MLA if packed else fmt.vector_bytes(part.rank + part.rope_dim)
+    size = DS_MLA if packed else fmt.vector_bytes(part.rank + part.rope_dim)
     text = f"{block} · {size}" if packed else f"{block} · ({part.rank} + {part.rope_dim} elements)"
-    return Page("latent", part.kind, block, block * size, text)
+    return Page("latent", part.kind, block, block * size, text, ranks=options.dcp)
 
 
 def _state_bytes(part: State, options: VllmOptions, dtype: str) -> int:

@@ -121,7 +121,7 @@ class _Report:
     def tokens(self, blocks: int) -> int:
         """Tokens as the log prints them; not a number to divide bytes by on a hybrid."""
         if self.release < TOKENS_BY_CONCURRENCY:
-            return blocks // len(self.grouping.groups) * self.block_size
+            return blocks // len(self.grouping.groups) * self.block_size * self.options.dcp
         # The engine multiplies a float, whose last bit may fall below a whole number.
         return int(blocks / self.blocks_for(self.length) * self.length)
 

@@ -30,7 +30,9 @@ def budget_checks(case: Case) -> list[Check]:
     if len(known) < len(used):
         return checks
     graphs = case.span(*case.like("graph|graphs|cudagraph", unit="gib")) or Span.at(0)
-    counted = Version.of(case.assumed.get("version")) >= _GRAPHS
+    counted = case.assumed.get("graphs_counted")
+    if counted is None:
+        counted = Version.of(case.assumed.get("version")) >= _GRAPHS
     _, rest = _budget(total, utilization, known, graphs if counted else Span.at(0))
     checks += case.any_check(("kv_cache_gib", "available_kv_gib", "kv_gib"), rest)
     _, idle = _budget(total, utilization, known, graphs)

@@ -11,7 +11,7 @@ from kvhouse.planner.engines.cases.span import Span
 from kvhouse.planner.engines.cases.versions import month_versions
 from kvhouse.planner.engines.kv_dtypes import LLAMA_CPP, PLAIN
 from kvhouse.planner.engines.llama_cpp import LlamaCppOptions, llama_cpp
-from kvhouse.planner.engines.slots import SLOTS, SlotOptions, slot_cache
+from kvhouse.planner.engines.slots import SLOTS, SlotOptions, Slots, slot_cache
 from kvhouse.planner.engines.whisper_cpp import WhisperOptions, WhisperShape, whisper_cpp
 from kvhouse.spec.layers import LatentAttention, SlidingAttention, State
 from kvhouse.spec.model import ModelSpec
@@ -26,9 +26,17 @@ def llama_open(case: Case) -> Mapping[str, Sequence[Any]]:
     batch = case.size("n_ubatch", "ubatch", "ubatch_size")
     inputs["n_ubatch"] = [batch] if batch else [512, 1024, 2048, 4096, 256, 128]
     sequences = case.size("n_seq_max", "parallel", "n_parallel", "n_seq")
-    inputs["n_seq_max"] = [sequences or case.count("seqs") or 1, *([] if sequences else [2, 4])]
-    unified = case.flag("kv_unified", "unified")
-    inputs["unified"] = [False, True] if unified is None else [bool(unified)]
+    printed = case.sequences()
+    if printed is not None:
+        inputs["n_seq_max"], inputs["unified"] = [printed[0]], [printed[1] == 1]
+    else:
+        open_sequences = [] if sequences else [2, 4]
+        inputs["n_seq_max"] = [sequences or case.count("seqs") or 1, *open_sequences]
+        unified = case.flag("kv_unified", "unified")
+        inputs["unified"] = [False, True] if unified is None else [bool(unified)]
+    if "kv_lora_rank" in case.part("config"):
+        inputs["latent_values"] = [False, True] if case.engine == "llama.cpp" else [False]
+        inputs["mla"] = [True, False]
     stated = case.text("cache_type_k", "type_k", "cache_type", "kv_type", "ctk")
     inputs["type_k"] = [_type(stated)] if stated else _types(case)
     full = case.flag("swa_full")
@@ -55,7 +63,9 @@ def llama_case(case: Case) -> list[Check]:
     spec = case_spec(case)
     if spec is None:
         raise Missing("config")
-    context = case.size("n_ctx", "ctx_size", "c") or case.count("n_ctx", "non_swa_cells")
+    context = case.size("n_ctx", "ctx_size", "ctx", "num_ctx", "c") or case.count(
+        "n_ctx", "non_swa_cells"
+    )
     parts = [part for layer in spec.layers for part in layer.parts]
     states = [part for part in parts if isinstance(part, State)]
     if context is None and not states:
@@ -72,6 +82,7 @@ def llama_case(case: Case) -> list[Check]:
         flash_attn=bool(case.flag("flash_attn", "fa")),
         type_k=assumed.get("type_k", "f16"),
         type_v=_type(type_v) if type_v else assumed.get("type_k", "f16"),
+        latent_values=assumed.get("latent_values", False),
     )
     figures = dict(llama_cpp(spec, options).figures)
     checks: list[Check] = []
@@ -100,9 +111,9 @@ def _cache_checks(case: Case, spec: ModelSpec, figures: dict[str, int]) -> list[
 
 #: Names of the buffers; a cache of windows that is counted alone has both its K and its V.
 _LLAMA_BYTES = {
-    "k_bytes": ("k_mib",),
+    "k_bytes": ("k_mib", "c_kv_mib"),
     "v_bytes": ("v_mib",),
-    "kv_bytes": ("kv_mib", "kv_total_mib", "kv_buffer_mib", "kv_self_mib", "c_kv_mib"),
+    "kv_bytes": ("kv_mib", "kv_total_mib", "kv_buffer_mib", "kv_self_mib"),
     "swa_kv_bytes": ("swa_mib", "swa_kv_mib"),
     "swa_k_bytes": ("swa_k_mib",),
     "swa_v_bytes": ("swa_v_mib",),
@@ -199,7 +210,9 @@ def slot_case(case: Case) -> list[Check]:
     spec = case_spec(case)
     if spec is None:
         raise Missing("config")
-    length = case.size("n_ctx", "max_seq", "max_seq_len", "max_model_len", "max_cache_len")
+    length = case.size(
+        "n_ctx", "max_seq", "max_seq_len", "max_model_len", "max_cache_len", "context_length"
+    )
     if length is None:
         raise Missing("n_ctx")
     stated = case.text("dtype")
@@ -208,7 +221,7 @@ def slot_case(case: Case) -> list[Check]:
         batch=case.assumed.get("batch", 1),
         dtype=stated if stated in (*PLAIN, "f32", "f16", "bf16", "fp16", "fp32") else None,
     )
-    figures = dict(slot_cache(SLOTS[_slots(case)], spec, options).figures)
+    figures = dict(slot_cache(_slots(case), spec, options).figures)
     mib = Span.at(figures["kv_bytes"] / _MIB)
     return [
         *case.any_check(("kv_mib", "kv_mib_approx", "memory_size_mib"), mib),
@@ -217,10 +230,10 @@ def slot_case(case: Case) -> list[Check]:
     ]
 
 
-def _slots(case: Case) -> str:
+def _slots(case: Case) -> Slots:
     """Which layout: of early ggml's examples, Falcon's alone stored KV heads."""
     if case.engine == "transformers":
-        return "transformers-static"
+        return SLOTS["transformers-static"]
     if case.engine == "ggml" and "falcon" in case.model.lower():
-        return "ggml-falcon"
-    return case.engine
+        return SLOTS["ggml-falcon"]
+    return SLOTS.get(case.engine, Slots("a buffer of slots"))

@@ -144,6 +144,12 @@ class Case:
                 names.append(name)
         return tuple(name for name in names if not unit or set(name.split("_")) & _SAME_UNIT[unit])
 
+    def sequences(self) -> tuple[int, int] | None:
+        """Sequences and streams where a log prints both, as ``4/1``; None where it does not."""
+        text = self.reported("seqs")
+        found = re.fullmatch(r"(\d{1,4})/(\d{1,4})", text) if isinstance(text, str) else None
+        return (int(found[1]), int(found[2])) if found and int(found[1]) else None
+
     @property
     def one_device(self) -> bool:
         """Whether the hardware is known to be a single device."""

@@ -102,8 +102,7 @@ def judge(values: Mapping[str, Any]) -> Verdict:
     case = Case(values)
     family = next((one for one in FAMILIES if _is(case.engine, one.names)), None)
     if family is None:
-        known = ", ".join(name for one in FAMILIES for name in one.names)
-        return _verdict(case, (), (), f"no rules for engine {show(case.engine)}; known: {known}")
+        return _by_common_form(case)
     best: Verdict | None = None
     for attempt, changed in _attempts(case, family.open(case)):
         verdict = _try(attempt, family.rules, changed)
@@ -112,6 +111,16 @@ def judge(values: Mapping[str, Any]) -> Verdict:
         if best is None or (verdict.computable and not best.computable):
             best = verdict
     return best or _verdict(case, (), (), "nothing to compute")
+
+
+def _by_common_form(case: Case) -> Verdict:
+    """Engines without rules here: a pool of blocks or a buffer of slots, where one explains all."""
+    for rules in (pool_case, slot_case):
+        verdict = _try(case, rules, ("a common form of cache",))
+        if verdict.agrees:
+            return verdict
+    known = ", ".join(name for one in FAMILIES for name in one.names)
+    return _verdict(case, (), (), f"no rules for engine {show(case.engine)}; known: {known}")
 
 
 def summary(verdicts: Sequence[Verdict]) -> str:

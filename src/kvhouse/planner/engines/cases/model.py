@@ -111,7 +111,7 @@ class _Numbers:
             return [_kind(str(name).replace("_", " ")) for name in given]
         pattern = self.config.get("layer_pattern")
         if isinstance(pattern, str):
-            return _pattern(pattern, count)
+            return _pattern(pattern, count, self.other())
         arch = self.case.arch
         interval = self.maybe("full_attention_interval")
         if interval and "linear_num_value_heads" in self.config:
@@ -125,6 +125,12 @@ class _Numbers:
         if any("hybrid" in tag for tag in arch):
             raise Missing("config: layer_pattern")
         return ["window" if "SWA" in arch else "full"] * count
+
+    def other(self) -> str:
+        """The kind of the layers that are not full attention."""
+        if "linear_num_value_heads" in self.config:
+            return "delta"
+        return "window" if self.maybe("sliding_window") else "none"
 
     def layer(self, kind: str) -> Layer:
         if kind == "none":
@@ -144,6 +150,10 @@ class _Numbers:
             return SharedVector(heads or 64, self.size("head_dim"), self.size("sliding_window"))
         if self.maybe("kv_lora_rank") and kind == "full":
             rank, rope = self.size("kv_lora_rank"), self.size("qk_rope_head_dim")
+            if self.case.assumed.get("mla") is False:
+                whole = self.size("num_attention_heads")
+                key, value = self.size("qk_nope_head_dim") + rope, self.size("v_head_dim")
+                return FullAttention(whole, whole, key, value)
             # Query heads do not weigh; ranks must divide them.
             latent = LatentAttention(heads or 128, rank, rope)
             index = self.maybe("index_head_dim")
@@ -247,8 +257,16 @@ def _kind(words: str) -> str:
     raise Missing(f"config: what layers are {words.strip()!r}")
 
 
-def _pattern(pattern: str, count: int) -> list[str]:
-    """``16 full attention + 48 gated delta net``; a period such as ``1 full + 3 delta`` repeats."""
+def _pattern(pattern: str, count: int, other: str) -> list[str]:
+    """``16 full attention + 48 gated delta net``; a period such as ``1 full + 3 delta`` repeats.
+
+    ``every 6th full``, ``5:1`` and ``alternating`` say the same of full layers and one other kind.
+    """
+    every = re.search(r"every\s+(\d+)", pattern) or re.search(r"(\d+)\s*:\s*1\b", pattern)
+    if not _PART.search(pattern) and (every or "alternating" in pattern) and other != "none":
+        step = 2 if every is None else int(every[1]) + (":" in every[0])
+        full = count // max(1, step)
+        return [other] * (count - full) + ["full"] * full
     parts = [(int(number), _kind(words)) for number, words in _PART.findall(pattern)]
     whole = sum(number for number, _ in parts)
     kinds = [kind for number, kind in parts for _ in range(number)] if whole <= count else []

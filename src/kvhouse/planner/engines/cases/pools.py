@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kvhouse.planner.engines.block_pools import POOLS, PoolOptions, block_pool
+from kvhouse.planner.engines.block_pools import POOLS, Pool, PoolOptions, block_pool
 from kvhouse.planner.engines.cases.case import Case, Check, Missing
 from kvhouse.planner.engines.cases.model import case_spec
 from kvhouse.planner.engines.cases.span import Span
@@ -19,6 +19,8 @@ from kvhouse.spec.model import ModelSpec
 
 _GIB, _MIB = 2**30, 2**20
 _ANY_LENGTH = 2**17
+#: An engine without rules of its own.
+_ANY_POOL = Pool("a pool of blocks", 16)
 
 
 def sglang_open(case: Case) -> Mapping[str, Sequence[Any]]:
@@ -43,7 +45,8 @@ def sglang_case(case: Case) -> list[Check]:
             return checks
         raise Missing("config")
     options = _sglang_options(case)
-    tokens = case.count("tokens", "max_total_num_tokens", "kv_tokens", "full_tokens")
+    full = case.like("full", without="layers|ratio|attention")
+    tokens = case.count("tokens", "max_total_num_tokens", "kv_tokens", *full)
     checks += _sglang_tokens(case, spec, options)
     if tokens is None:
         return checks
@@ -156,8 +159,8 @@ def pool_open(case: Case) -> Mapping[str, Sequence[Any]]:
 
 def pool_case(case: Case) -> list[Check]:
     """Blocks from memory, tokens from blocks, bytes from either."""
-    name = "tensorrt-llm" if case.engine == "trtllm" else case.engine.partition("-rs")[0]
-    pool = POOLS.get(name, POOLS["tensorrt-llm"])
+    name = "tensorrt-llm" if case.engine == "trtllm" else case.engine
+    pool = POOLS.get(name, _ANY_POOL)
     block = case.size("tokens_per_block", "block_size") or case.count("block_size")
     spec = case_spec(case)
     blocks = case.count("gpu_blocks", "kv_blocks", "blocks", "max_blocks")

@@ -12,6 +12,7 @@ from kvhouse.planner.engines.cases.case import Case, Check, Missing
 from kvhouse.planner.engines.cases.model import case_spec, draft_counts, draft_layers
 from kvhouse.planner.engines.cases.span import Span
 from kvhouse.planner.engines.cases.versions import vllm_versions
+from kvhouse.planner.engines.cases.vllm_pool import AVAILABLE, longest, pool_checks
 from kvhouse.planner.engines.kv_dtypes import VLLM
 from kvhouse.planner.engines.version import Version
 from kvhouse.planner.engines.view import EngineView, longest_that_fits
@@ -48,6 +49,8 @@ def v1_open(case: Case) -> Mapping[str, Sequence[Any]]:
     inputs["speculative_tokens"] = _drafted(case)
     if tuple(inputs["speculative_tokens"]) != (0,):
         inputs["draft_layers"] = draft_counts(case)
+    if case.like("graph|graphs|cudagraph", unit="gib"):
+        inputs["graphs_counted"] = [None, True, False]
     block = case.size("block_size", "page_size")
     inputs["block_size"] = [block] if block else [None, 32, 64, 128, 256]
     try:
@@ -90,18 +93,17 @@ def vllm_options(case: Case, spec: ModelSpec) -> VllmOptions:
     drafted = assumed.get("speculative_tokens", 0)
     batched = assumed.get("max_num_batched_tokens") or case.size("max_num_batched_tokens")
     computes = case.text("dtype")
-    if case.flag("dcp", "decode_context_parallel_size") not in (None, 1):
-        raise Missing("decode context parallelism is not modelled")
     return VllmOptions(
         version=assumed.get("version"),
         tp=assumed.get("tp", 1),
         pp=case.size("pp", "pipeline_parallel_size") or 1,
+        dcp=case.size("dcp", "decode_context_parallel_size") or 1,
         dtype=computes if computes in (*VLLM, "auto") else None,
         kv_dtype=dtype or "auto",
         state_dtype=case.text("mamba_ssm_cache_dtype", "mamba_ssm_dtype"),
         block_size=assumed.get("block_size"),
         kernel_block=assumed.get("kernel_block"),
-        max_model_len=_length(case) or _ANY_LENGTH,
+        max_model_len=longest(case) or _ANY_LENGTH,
         max_num_batched_tokens=batched,
         prefix_caching=assumed.get("prefix_caching", False),
         mamba_cache_mode=case.text("mamba_cache_mode"),
@@ -109,12 +111,6 @@ def vllm_options(case: Case, spec: ModelSpec) -> VllmOptions:
         draft_layers=draft_layers(spec, assumed.get("draft_layers", 0)) if drafted else (),
         hybrid=assumed.get("hybrid"),
         swap_bytes=int((case.amount("swap_space_gib", "swap_space") or 4) * _GIB),
-    )
-
-
-def _length(case: Case) -> int | None:
-    return case.size("max_model_len", "max_seq_len", "context_length") or case.count(
-        "max_model_len"
     )
 
 
@@ -128,7 +124,7 @@ def v0_case(case: Case) -> list[Check]:
 
     view = vllm_v0(spec, options)
     cpu = Span.at(float(view.figure("cpu_blocks")))
-    return [*checks, *case.any_check(("cpu_blocks",), cpu), *_pool(case, view)]
+    return [*checks, *case.any_check(("cpu_blocks",), cpu), *pool_checks(case, view)]
 
 
 def v1_case(case: Case) -> list[Check]:
@@ -144,7 +140,7 @@ def v1_case(case: Case) -> list[Check]:
     options = vllm_options(case, spec)
 
     view = vllm_v1(spec, options)
-    return [*checks, *_pages(case, view), *_needed(case, view), *_pool(case, view)]
+    return [*checks, *_pages(case, view), *_needed(case, view), *pool_checks(case, view)]
 
 
 def _run(case: Case, run: Mapping[str, Any]) -> Case:
@@ -186,12 +182,12 @@ def _padding(view: EngineView) -> dict[int, Span]:
 
 def _needed(case: Case, view: EngineView) -> list[Check]:
     """Memory that one request needs, and the longest that the engine estimates to fit."""
-    length = _length(case)
+    length = longest(case)
     if length is None:
         return []
     needed = view.needed_bytes(length)
     checks = case.any_check(("needed_gib",), Span.at(needed / _GIB))
-    available = case.span(*_AVAILABLE)
+    available = case.span(*AVAILABLE)
     if available is None:
         return checks
     if case.reported("error") == "need>avail":
@@ -210,127 +206,13 @@ def _needed(case: Case, view: EngineView) -> list[Check]:
     return checks
 
 
-def _pool(case: Case, view: EngineView) -> list[Check]:
-    """Tokens and concurrency of the pool, from its blocks or from the memory for it."""
-    low, high = _block_range(case, view)
-    length = _length(case)
-    checks = _blocks_of_memory(case, view)
-    if length is None and _by_length(case):
-        raise Missing("max_model_len")
-    names = ("kv_tokens", "kv_tokens_approx", "gpu_kv_tokens")
-    tokens = case.span(*names)
-    if tokens is not None:
-        low, high, check = _tokens(case, view, low, high, tokens)
-        checks.append(check)
-    if length is not None and high < _MANY:
-        concurrency = Span(_concurrency(view, low), _concurrency(view, high))
-        checks += case.any_check(("max_concurrency", "concurrency"), concurrency)
-    if case.reported("error") == "max_seq_len>kv_tokens" and length and tokens is not None:
-        text = f"{length:,} > {tokens}"
-        checks.append(Check("error", "max_seq_len>kv_tokens", text, length > tokens.high))
-    return checks
-
-
-def _by_length(case: Case) -> bool:
-    """Whether printed tokens depend on the length that was asked for."""
-    late = Version.of(case.assumed.get("version")) >= TOKENS_BY_CONCURRENCY
-    return late and case.span("kv_tokens", "kv_tokens_approx") is not None and not _is_v0(case)
-
-
-def _is_v0(case: Case) -> bool:
-    return case.engine.startswith("vllm-v0")
-
-
-def _block_range(case: Case, view: EngineView) -> tuple[int, int]:
-    """Blocks that are stated, or that the printed memory has room for, or any number."""
-    blocks = case.count("gpu_blocks", "num_gpu_blocks", "num_blocks")
-    blocks = case.size("num_gpu_blocks_override") if blocks is None else blocks
-    if blocks is not None:
-        return blocks, blocks
-    return _room(case, view) or (0, _MANY)
-
-
-def _room(case: Case, view: EngineView) -> tuple[int, int] | None:
-    """The fewest and most blocks that the printed memory may have room for."""
-    available = case.span(*_AVAILABLE)
-    if available is None:
-        return None
-    size = view.pool_block_bytes
-    return int(available.low * _GIB) // size, int(available.high * _GIB) // size
-
-
-def _blocks_of_memory(case: Case, view: EngineView) -> list[Check]:
-    """Blocks beside the memory for them; on several ranks, of those only the fewest count."""
-    blocks, room = case.count("gpu_blocks", "num_gpu_blocks"), _room(case, view)
-    if blocks is None or room is None or case.size("num_gpu_blocks_override"):
-        return []
-    ranks_differ = case.assumed.get("tp", 1) > 1
-    agrees = (ranks_differ or room[0] <= blocks) and blocks <= room[1]
-    return [Check("gpu_blocks", f"{blocks:,}", str(Span(*map(float, room))), agrees)]
-
-
-#: Names of the memory for KV on one rank.
-_AVAILABLE = (
-    "available_kv_gib",
-    "available_kv_gb_approx",
-    "available_gib",
-    "kv_cache_gib",
-    "kv_cache_gib_rank_printed",
-)
-
-
-def _tokens(
-    case: Case, view: EngineView, low: int, high: int, stated: Span
-) -> tuple[int, int, Check]:
-    """Whether some number of blocks prints the tokens, and which numbers do."""
-    shown = str(case.reported("kv_tokens", "kv_tokens_approx", "gpu_kv_tokens"))
-    first = _first_block(view, 0, _MANY, stated.low)
-    last = _first_block(view, 0, _MANY, stated.high + 1) - 1
-    memory = f"{first * view.pool_block_bytes / _GIB:.4f} GiB"
-    if last < first:
-        near = f"{_count(view, first - 1):,} or {_count(view, first):,}"
-        return low, high, Check("kv_tokens", shown, near, False)
-    least, most = max(low, first), min(high, last)
-    if high == _MANY:
-        text = f"{_count(view, first):,} of {first:,} blocks, {memory}; memory is not stated"
-        return first, last, Check("kv_tokens", shown, text, True)
-    if least <= most:
-        text = str(Span(float(_count(view, low)), float(_count(view, high))))
-        return least, most, Check("kv_tokens", shown, f"{text} ({least:,} blocks)", True)
-    spread = case.assumed.get("tp", 1) > 1
-    explained = spread and first < low and case.part("check").get("agree") != "exact"
-    text = f"{_count(view, low):,} to {_count(view, high):,}"
-    if explained:
-        text = f"{memory}: the fewest blocks of any rank; the printed memory is another rank's"
-    return first, last, Check("kv_tokens", shown, text, explained)
-
-
-def _first_block(view: EngineView, low: int, high: int, tokens: float) -> int:
-    """The fewest blocks that print at least so many tokens."""
-    while low < high:
-        middle = (low + high) // 2
-        if _count(view, middle) >= tokens:
-            high = middle
-        else:
-            low = middle + 1
-    return low
-
-
-def _count(view: EngineView, blocks: int) -> int:
-    return view.capacity(blocks)[0] if view.capacity else 0
-
-
-def _concurrency(view: EngineView, blocks: int) -> float:
-    return float(view.capacity(blocks)[1]) if view.capacity else 0.0
-
-
 def _without_model(case: Case) -> list[Check]:
     """What follows without a config: blocks times their size, and tokens over length."""
     checks = []
     blocks, block = case.count("gpu_blocks"), case.size("block_size")
     if blocks is not None and block is not None:
         checks += case.any_check(("kv_tokens",), Span.at(float(blocks * block)))
-    tokens, length = case.count("kv_tokens"), _length(case)
+    tokens, length = case.count("kv_tokens"), longest(case)
     hybrid = any("hybrid" in tag for tag in case.arch)
     late = Version.of(case.assumed.get("version")) >= TOKENS_BY_CONCURRENCY
     if tokens is not None and length and (late or not hybrid):
