@@ -22,6 +22,7 @@ AVAILABLE = (
 
 
 def longest(case: Case) -> int | None:
+    """The longest request that the engine was started for, in tokens; None where not stated."""
     return case.size("max_model_len", "max_seq_len", "context_length") or case.count(
         "max_model_len"
     )
