@@ -18,7 +18,7 @@ from kvhouse import devices
 from kvhouse.cli.plan import plan_command
 from kvhouse.cli.replay import replay_command
 from kvhouse.cli.run import run_command
-from kvhouse.core.memory import DEFAULT_WATERMARK, POLICIES
+from kvhouse.core.policy import DEFAULT_WATERMARK, POLICIES
 from kvhouse.core.scheduler import SchedulerConfig
 from kvhouse.formats import FORMATS
 from kvhouse.layout import DEFAULT_BLOCK_SIZE

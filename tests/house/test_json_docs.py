@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kvhouse.core.memory import POLICIES
+from kvhouse.core.policy import POLICIES
 from kvhouse.demo.paging import Outcome, Setting
 from kvhouse.engine.outputs import Completion, FinishReason
 from kvhouse.engine.traced import TracedRun

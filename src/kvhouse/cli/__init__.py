@@ -63,6 +63,8 @@ def _fail(reason: str, code: int) -> NoReturn:
 
 
 def _leave_on_sigterm() -> None:
+    if sys.platform == "win32":  # where a process is ended without a signal
+        return
     for number in (signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, _terminate)
 

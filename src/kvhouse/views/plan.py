@@ -55,7 +55,7 @@ def _memory(plan: Plan) -> list[tuple[str, str, str]]:
         (f"KV budget ({origin})", budget.kv),
         (f"KV pool: {plan.blocks:,} blocks of {plan.block_size} tokens", plan.pool_bytes),
         ("KV per token", plan.bytes_per_token),
-        (f"KV per request of {plan.context:,} tokens", plan.bytes_per_request),
+        (f"KV per request of {plan.context:,} tokens", plan.numbers.logical),
     ]
     rows = [(name, bytes_text(size), f"{size:,}") for name, size in sizes]
     rows.append(("KV outweighs the weights from batch", f"{plan.crossover_batch:,}", ""))
