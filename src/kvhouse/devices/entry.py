@@ -59,7 +59,7 @@ class Entry:
         self._add("memory_bytes", "memory", lambda gib: gib * GIB)
         self._add("driver_bytes", "driver", lambda mib: mib * MIB)
         self._add("bandwidth", "bandwidth", lambda rate: rate * GIGA)
-        self._add("host_link", "pcie", pcie, "PCIe {}")
+        self._add("host_link", "pcie", pcie, "PCIe {}, generation x lanes")
         self._add("host_link", "host_both", lambda rate: rate * GIGA / 2, "half of {} GB/s")
         self._add("peer_link", "peer_both", lambda rate: rate * GIGA / 2, "half of {} GB/s")
         for dtype in DTYPES:
@@ -103,8 +103,8 @@ class Entry:
             name=name,
             title=title,
             memory_bytes=int(memory),
-            bandwidth=self.figures["bandwidth"].value,
-            flops={d: self.figures[d].value for d in DTYPES if d in self.figures},
+            bandwidth=float(self.figures["bandwidth"].value),
+            flops={d: float(self.figures[d].value) for d in DTYPES if d in self.figures},
             basis="datasheet",
             source=self._source(),
             vendor=self._values.get("vendor", vendor),

@@ -105,10 +105,10 @@ def _advice(name: str) -> str:
     close = [known for key, known in squeezed.items() if wanted and wanted in key]
     if not close:
         close = [squeezed[key] for key in get_close_matches(wanted, squeezed, cutoff=0.5)]
-    listing = "kvhouse devices lists all"
+    listing = "`kvhouse devices` lists all"
     if not close:
         return f"{listing}, and a device file ends in .json"
-    return f"did you mean {' or '.join(close[:_MOST_SUGGESTIONS])}? {listing}"
+    return f"did you mean {', '.join(close[:_MOST_SUGGESTIONS])}? {listing}"
 
 
 def _squeezed(name: str) -> str:
