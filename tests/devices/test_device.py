@@ -81,6 +81,7 @@ def test_memory_that_is_bought_apart_can_be_named():
     chosen = devices.get("m2-ultra:64GiB")
     assert chosen.memory_bytes == 64 * 2**30
     assert chosen.bandwidth == devices.get("m2-ultra").bandwidth
+    assert chosen.name == "m2-ultra:64GiB"
     assert devices.get(chosen.name) == chosen
     assert devices.get("epyc-9654:384GB").memory_bytes == 384 * 10**9
 
