@@ -28,8 +28,8 @@ def attention(
     """What layer ``index`` keeps for attention; ``window`` or ``chunk`` where it forgets."""
     if config.model_type in _LATENT:
         return _latent(config, index, window)
-    kv_heads, key_dim, value_dim = _sizes(config, index, window is not None)
-    sizes = (config.heads, kv_heads, key_dim, value_dim)
+    slides = window is not None
+    sizes = (_query_heads(config, slides), *_sizes(config, index, slides))
     if window is not None:
         return SlidingAttention(*sizes, window)
     if chunk is not None:
@@ -42,12 +42,43 @@ def _sizes(config: Config, index: int, slides: bool) -> tuple[int, int, int]:
     kind = config.model_type
     kv, dim = kv_heads(config), head_dim(config)
     if kind == "mimo_v2_flash":
-        return (2 * kv if slides else kv), dim, config.size("v_head_dim")
+        return _mimo_v2(config, slides, kv, dim)
+    own = _step3p5(config) if slides else None
+    if own is not None:
+        kv, dim = own.maybe("num_attention_groups") or kv, own.maybe("head_dim") or dim
     if kind.startswith("inkling") and slides:
         kv, dim = config.size("swa_num_key_value_heads"), config.size("swa_head_dim")
     if kind.startswith("gemma4"):
         kv, dim = _gemma4(config, index, slides, kv)
     return kv, dim, dim
+
+
+def _query_heads(config: Config, slides: bool) -> int:
+    own = _step3p5(config) if slides else None
+    stated = own.maybe("num_attention_heads") if own else None
+    if slides and config.model_type == "step3p5":
+        return config.maybe("num_sliding_attention_heads") or stated or config.heads
+    return config.heads
+
+
+def _step3p5(config: Config) -> Config | None:
+    """Step 3.5: what its sliding layers have of their own; None where they have nothing."""
+    return config.inner("attention_other_setting") if config.model_type == "step3p5" else None
+
+
+def _mimo_v2(config: Config, slides: bool, kv: int, dim: int) -> tuple[int, int, int]:
+    """MiMo-V2: values are narrower than keys, and sliding layers have twice the KV heads.
+
+    The publisher's files state the sliding layers' sizes; those that transformers saves do not.
+    """
+    value = config.size("v_head_dim")
+    if not slides:
+        return kv, dim, value
+    return (
+        config.maybe("swa_num_key_value_heads") or 2 * kv,
+        config.maybe("swa_head_dim") or dim,
+        config.maybe("swa_v_head_dim") or value,
+    )
 
 
 def kv_heads(config: Config) -> int:

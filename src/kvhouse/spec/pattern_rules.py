@@ -130,6 +130,16 @@ def _dots3(config: Config) -> Rule:
     return where(lambda i: slides and i >= 2 and i % 4 != 1, SLIDING, full)
 
 
+def _mimo_v2(config: Config) -> Rule:
+    given = config.integers("hybrid_layer_pattern")
+    if given is None:
+        return where(lambda i: i == 0 or (i + 1) % 6 == 0, FULL, SLIDING)
+    if len(given) != config.layers or set(given) - {0, 1}:
+        problem = f"is {show(given)}, not 0 or 1 for each of {config.layers} layers"
+        raise config.error("hybrid_layer_pattern", problem)
+    return where(lambda i: given[i] == 0, FULL, SLIDING)
+
+
 def _exaone(config: Config) -> Rule:
     if window(config) is None:
         raise config.error("layer_types", "is missing, and without a window there is no pattern")
@@ -267,7 +277,7 @@ RULES: dict[str, Callable[[Config], Rule]] = {
     "mamba": lambda _: always(LINEAR),
     "mamba2": lambda _: always(LINEAR),
     "mellum": lambda _: always(FULL),
-    "mimo_v2_flash": lambda _: where(lambda i: i == 0 or (i + 1) % 6 == 0, FULL, SLIDING),
+    "mimo_v2_flash": _mimo_v2,
     "minimax": lambda _: every(2, FULL, LINEAR, at=0),
     "minimax_m3_vl_text": _minimax_m3,
     "modernbert-decoder": lambda c: every(_period(c, "global_attn_every_n_layers", 3), at=0),
@@ -282,6 +292,7 @@ RULES: dict[str, Callable[[Config], Rule]] = {
     "qwen4_exp_text": _interval(INDEXED),
     "recurrent_gemma": _recurrent_gemma,
     "smollm3": _smollm3,
+    "step3p5": lambda _: always(FULL),
     "vaultgemma": lambda _: every(2),
     "zamba": _zamba,
     "zamba2": lambda _: where(lambda i: i in _ZAMBA2, HYBRID, LINEAR),
