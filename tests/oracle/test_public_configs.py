@@ -31,7 +31,9 @@ ROWS = [json.loads(line) for line in DATA.read_text(encoding="utf-8").splitlines
 NARROW = {
     **dict.fromkeys(["hidden_size", "vocab_size", "vocab_size_per_layer_input"], 64),
     **dict.fromkeys(["intermediate_size", "dense_intermediate_size", "share_expert_dim"], 16),
-    **dict.fromkeys(["moe_intermediate_size", "shared_intermediate_size", "intermediate_size_mlp"], 16),
+    **dict.fromkeys(
+        ["moe_intermediate_size", "shared_intermediate_size", "intermediate_size_mlp"], 16
+    ),
     **dict.fromkeys(["moe_shared_expert_intermediate_size", "moe_latent_size"], 16),
     **dict.fromkeys(["shared_expert_intermediate_size", "q_lora_rank", "o_lora_rank"], 16),
     **dict.fromkeys(["n_routed_experts", "num_experts", "num_local_experts"], 8),
