@@ -148,12 +148,21 @@ def test_places_that_hold_no_decoder(config: Config, problem: str) -> None:
 
 def test_the_publishers_and_the_saved_names_of_mimo_v2_agree() -> None:
     own = {
-        **{"model_type": "mimo_v2_flash", "num_hidden_layers": 4, "hidden_size": 64},
-        **{"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 24, "v_head_dim": 16},
+        "model_type": "mimo_v2_flash",
+        "num_hidden_layers": 4,
+        "hidden_size": 64,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 24,
+        "v_head_dim": 16,
     }
     published = {
-        **{**own, "hybrid_layer_pattern": [0, 1, 1, 0], "sliding_window_size": 8},
-        **{"swa_num_key_value_heads": 4, "swa_head_dim": 24, "swa_v_head_dim": 16},
+        **own,
+        "hybrid_layer_pattern": [0, 1, 1, 0],
+        "sliding_window_size": 8,
+        "swa_num_key_value_heads": 4,
+        "swa_head_dim": 24,
+        "swa_v_head_dim": 16,
     }
     kinds = ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]
     saved = {**own, "layer_types": kinds, "sliding_window": 9}
@@ -163,15 +172,19 @@ def test_the_publishers_and_the_saved_names_of_mimo_v2_agree() -> None:
     bf16 = get_format("bf16")
     assert wider.kv_bytes(1, bf16) - first.kv_bytes(1, bf16) == 2 * 4 * (24 + 16) * 2
     for pattern in ([0, 1], [0, 1, 2, 0]):
-        with pytest.raises(SpecError, match="'hybrid_layer_pattern' is .*not 0 or 1 for each"):
+        with pytest.raises(SpecError, match=r"'hybrid_layer_pattern' is .*not 0 or 1 for each"):
             read_config({**published, "hybrid_layer_pattern": pattern}, "m", "here")
 
 
 def test_prediction_layers_in_the_list_of_step_are_no_layers_of_the_decoder() -> None:
     full, slides = "full_attention", "sliding_attention"
     config = {
-        **{"model_type": "step3p7", **BASE, "sliding_window": 8, "num_nextn_predict_layers": 2},
-        **{"layer_types": [full, slides, slides, full, full], "dtype": "bfloat16"},
+        "model_type": "step3p7",
+        **BASE,
+        "sliding_window": 8,
+        "num_nextn_predict_layers": 2,
+        "layer_types": [full, slides, slides, full, full],
+        "dtype": "bfloat16",
         "attention_other_setting": {"num_attention_heads": 12, "num_attention_groups": 4},
     }
     spec = read_config(config, "m", "here")
