@@ -9,7 +9,6 @@ from pathlib import Path
 from kvhouse.errors import SpecError
 
 
-
 class _Short(reprlib.Repr):
     def repr_int(self, x: int, level: int) -> str:
         """An integer, by its size where Python refuses to write its digits."""
