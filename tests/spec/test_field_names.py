@@ -195,3 +195,17 @@ def test_prediction_layers_in_the_list_of_step_are_no_layers_of_the_decoder() ->
         read_config({**config, "num_nextn_predict_layers": 1}, "m", "here")
     with pytest.raises(UnsupportedModel, match="layer type 'magic' is not supported"):
         read_config({**config, "layer_types": [full, full, "magic"]}, "m", "here")
+
+
+@pytest.mark.parametrize(
+    ("stated", "width"), [(None, 4), ("auto", 4), ("float32", 4), ("bfloat16", 2), ("float16", 2)]
+)
+@pytest.mark.parametrize("name", ["mamba_ssm_cache_dtype", "mamba_ssm_dtype"])
+def test_the_dtype_of_a_state_is_the_publishers(name: str, stated: str | None, width: int) -> None:
+    sizes = {"mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 32, "n_groups": 2}
+    pattern = {"hybrid_override_pattern": "M*", "conv_kernel": 4}
+    config = {"model_type": "nemotron_h", **BASE, **sizes, **pattern, "dtype": "bfloat16"}
+    state = 8 * 16 * 32 * width + (8 * 16 + 2 * 2 * 32) * 3 * 2
+    assert read_config({**config, name: stated}, "m", "here").state_bytes() == state
+    with pytest.raises(SpecError, match=f"field '{name}' is 'int8', not one of float32"):
+        read_config({**config, name: "int8"}, "m", "here")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvhouse.spec.config import Config
+from kvhouse.spec.foreign import LATENT
 from kvhouse.spec.layers import (
     ChunkedAttention,
     FullAttention,
@@ -12,21 +13,12 @@ from kvhouse.spec.layers import (
     SlidingAttention,
 )
 
-#: Classes whose attention is latent wherever it attends at all.
-_LATENT = frozenset(
-    [
-        *("axk1", "axk2", "bailing_hybrid", "deepseek_v2", "deepseek_v3", "deepseek_v32"),
-        *("dots3_note_text", "glm4_moe_lite", "glm_moe_dsa", "hy_v4", "kimi_linear"),
-        *("longcat_flash", "minicpm3", "sarvam_mla", "youtu"),
-    ]
-)
-
 
 def attention(
     config: Config, index: int, window: int | None = None, chunk: int | None = None
 ) -> Layer:
     """What layer ``index`` keeps for attention; ``window`` or ``chunk`` where it forgets."""
-    if config.model_type in _LATENT:
+    if config.model_type in LATENT:
         return _latent(config, index, window)
     slides = window is not None
     sizes = (_query_heads(config, slides), *_sizes(config, index, slides))
