@@ -209,3 +209,41 @@ def test_the_dtype_of_a_state_is_the_publishers(name: str, stated: str | None, w
     assert read_config({**config, name: stated}, "m", "here").state_bytes() == state
     with pytest.raises(SpecError, match=f"field '{name}' is 'int8', not one of float32"):
         read_config({**config, name: "int8"}, "m", "here")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "fields", "problem"),
+    [
+        ("bamba", {"attn_layer_indices": [0, 3]}, "'attn_layer_indices' names layer 3, but there"),
+        ("lfm2", {"full_attn_idxs": [9]}, "names layer 9, but there are 3, counted from 0"),
+        (
+            "kimi_linear",
+            {"linear_attn_config": {"full_attn_layers": [0]}},
+            "names layer 0, but there are 3, counted from 1",
+        ),
+        ("mllama_text_model", {"cross_attention_layers": [3]}, "names layer 3, but there are 3"),
+        ("glm_moe_dsa", {"indexer_types": ["full"]}, "full or shared for each of 3 layers"),
+        ("glm_moe_dsa", {"indexer_types": ["full", "none", "full"]}, "full or shared for each"),
+        ("glm_moe_dsa", {"index_topk_pattern": "FS"}, "full or shared for each of 3 layers"),
+        ("hy_v4", {"indexer_types": ["shared"] * 2}, "full or shared for each of 3 layers"),
+        ("smollm3", {"no_rope_layers": [1, 0]}, "names 2 layers, but there are 3"),
+        ("gpt_oss", {"layer_types": ["full_attention"] * 4}, "names 4 layers, but there are 3"),
+        ("deepseek_v4", {"compress_ratios": [0, 4]}, "not 0, 4 or 128 for each layer"),
+    ],
+)
+def test_lists_that_do_not_fit_the_layers(model_type: str, fields: Config, problem: str) -> None:
+    with pytest.raises(SpecError, match=problem):
+        read_config({"model_type": model_type, **BASE, **fields}, "m", "here")
+
+
+def test_the_ways_to_say_which_indexers_are_shared_agree() -> None:
+    base = {"model_type": "glm_moe_dsa", **BASE, "num_hidden_layers": 6}
+    ways: list[Config] = [
+        {"indexer_types": ["full", "full", "shared", "shared", "full", "shared"]},
+        {"index_topk_pattern": "FFSSFS"},
+        {"index_topk_pattern": ["full", "full", "shared", "shared", "full", "shared"]},
+        {"index_topk_freq": 3, "index_skip_topk_offset": 2},
+    ]
+    specs = [read_config({**base, **way}, "m", "here") for way in ways]
+    assert [len(layer.parts) for layer in specs[0].layers] == [2, 2, 1, 1, 2, 1]
+    assert all(spec.layers == specs[0].layers for spec in specs)

@@ -168,16 +168,27 @@ def indexer(config: Config, index: int) -> tuple[Layer, ...]:
 
 def _shares_indexer(config: Config, index: int) -> bool:
     kind = config.model_type
-    types = config.texts("indexer_types") if kind in ("glm_moe_dsa", "hy_v4") else []
-    if types:
-        return len(types) > index and types[index] == "shared"
+    modes = _indexer_modes(config) if kind in ("glm_moe_dsa", "hy_v4") else []
+    if modes:
+        return modes[index] == "shared"
     if kind == "hy_v4":
         return index > 0 and (index - 1) % 4 != 0
     if kind != "glm_moe_dsa":
         return False
-    pattern = config.text("index_topk_pattern")
-    if pattern is not None:
-        return pattern[index : index + 1] == "S"
     offset = config.maybe("index_skip_topk_offset", least=0)
     offset = 2 if offset is None else offset
     return max(index - offset + 1, 0) % (config.maybe("index_topk_freq") or 1) != 0
+
+
+def _indexer_modes(config: Config) -> list[str]:
+    """For each layer whether its indexer is full or shared; empty where no field lists it."""
+    name = "indexer_types"
+    modes = config.texts(name)
+    if not modes and config.model_type == "glm_moe_dsa":
+        name = "index_topk_pattern"
+        letters = config.stated.get(name)
+        modes = list(letters) if isinstance(letters, str) else config.texts(name)
+    modes = [{"F": "full", "S": "shared"}.get(mode, mode) for mode in modes]
+    if modes and (len(modes) < config.layers or set(modes) - {"full", "shared"}):
+        raise config.error(name, f"does not say full or shared for each of {config.layers} layers")
+    return modes

@@ -105,6 +105,15 @@ class Config(Fields):
             raise self.error(shown, f"is {show(value)}, not a list of whole numbers")
         return [int(item) for item in value]
 
+    def layer_numbers(self, name: str, layers: int, first: int = 0) -> list[int] | None:
+        """A list of numbers of layers, counted from ``first``, or None when the field is absent."""
+        given = self.integers(name)
+        wrong = [number for number in given or () if not first <= number < layers + first]
+        if wrong:
+            problem = f"names layer {wrong[0]}, but there are {layers}, counted from {first}"
+            raise self.error(self.stated_name(name), problem)
+        return given
+
     def inners(self, name: str) -> list[Config]:
         """The objects in a list, each as fields of the same decoder."""
         shown, value = self._find(name)

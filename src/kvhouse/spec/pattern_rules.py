@@ -148,7 +148,7 @@ def _exaone(config: Config) -> Rule:
 
 def _kimi(config: Config) -> Rule:
     inner = config.inner("linear_attn_config")
-    full = inner.integers("full_attn_layers") if inner else None
+    full = inner.layer_numbers("full_attn_layers", config.layers, 1) if inner else None
     if full is None:
         return where(lambda i: i > 0 and i % 4 == 0, FULL, LINEAR)
     at = {number - 1 for number in full}  # the file counts from one
@@ -200,7 +200,7 @@ def _listed(
     """``kind`` for the layers that a field lists by number; ``absent`` everywhere without it."""
 
     def rule(config: Config) -> Rule:
-        at = config.integers(name)
+        at = config.layer_numbers(name, config.layers)
         if at is None:
             return always(absent or other)
         return where(lambda i: i in at, kind, other)
@@ -209,7 +209,7 @@ def _listed(
 
 
 def _inkling(config: Config) -> Rule:
-    local = config.integers("local_layer_ids")
+    local = config.layer_numbers("local_layer_ids", config.layers)
     if local is None:
         return every(6, HYBRID, HYBRID_SLIDING)
     return where(lambda i: i in local, HYBRID_SLIDING, HYBRID)
