@@ -1,8 +1,8 @@
 """Published configs, made narrow, against the cache that transformers fills for them.
 
 What is kept does not depend on the width of the stream, the experts or the vocabulary: these are
-made small; windows are made short and states get fewer heads. Layers, their pattern, KV heads, head
-dimensions, latents and indexers are the published ones.
+made small; windows are made short, and queries and states get fewer heads. Layers, their pattern,
+KV heads, head dimensions, latents and indexers are the published ones.
 """
 
 import copy
@@ -78,8 +78,11 @@ def narrow(config: Config) -> Config:
     small = {name: NARROW.get(name, value) for name, value in part.items()}
     for name, value in part.items():  # null and 0 say that there is no such thing
         small[name] = value if value in (None, 0) else small[name]
-    if "kv_lora_rank" in part:  # latents serve any number of heads
-        small["num_attention_heads"] = small["num_key_value_heads"] = 2
+    # Latents serve any number of query heads, and a KV head any number of its own.
+    if "kv_lora_rank" in part:
+        small["num_key_value_heads"] = small["num_attention_heads"] = 2
+    elif part.get("num_key_value_heads"):
+        small["num_attention_heads"] = 2 * part["num_key_value_heads"]
     if small["model_type"] == "kimi_linear":
         small["linear_attn_config"] = {**part["linear_attn_config"], "num_heads": 2}
     heads = small["num_attention_heads"]
@@ -93,7 +96,8 @@ def groups() -> dict[str, Config]:
     for row in ROWS:
         small = narrow(row["config"])
         if small["model_type"] not in NO_CLASS:
-            key = small["model_type"], read_config(small, "m", "here").layers
+            kind = small["model_type"]
+            key = OWN_TYPES.get(kind, kind), read_config(small, "m", "here").layers
             found.setdefault(key, (row["name"], small))
     return dict(found.values())
 
