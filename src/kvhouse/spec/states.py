@@ -8,11 +8,13 @@ from math import gcd
 from kvhouse.errors import UnsupportedModel
 from kvhouse.spec.attention import head_dim, kv_heads
 from kvhouse.spec.config import Config
-from kvhouse.spec.layers import ELEMENT_BYTES, Convolution, State, Tensor
+from kvhouse.spec.fields import show
+from kvhouse.spec.layers import Convolution, State, Tensor
 
 _Tensors = tuple[Tensor | Convolution, ...]
 #: The recurrent state is kept in float32 whatever the model computes in.
 _WIDE = "float32"
+_STATE_DTYPES = ("float32", "bfloat16", "float16")
 
 
 def state(config: Config, index: int, slides: bool = False) -> State:
@@ -35,10 +37,9 @@ def _served(config: Config) -> str | None:
 
     Qwen3.5's class asks for float32 where the file does not say.
     """
-    names = ("mamba_ssm_dtype", "mamba_ssm_cache_dtype")
-    default = _WIDE if config.model_type.startswith("qwen3_5") else None
-    stated = next((config.text(name) for name in names if config.states(name)), default)
-    return stated if stated in ELEMENT_BYTES else None
+    names = ("mamba_ssm_cache_dtype", "mamba_ssm_dtype")
+    stated = any(config.text(name) not in (None, "auto") for name in names)
+    return _dtype(config) if stated or config.model_type.startswith("qwen3_5") else None
 
 
 def _mamba1(config: Config) -> _Tensors:
@@ -76,7 +77,7 @@ def _mamba2(config: Config) -> _Tensors:
     convolution = Convolution(
         inner + 2 * groups * size, kernel, units=heads, groups=groups, group_channels=2 * size
     )
-    return convolution, Tensor(inner * size, _WIDE, heads, _served(config))
+    return convolution, Tensor(inner * size, _dtype(config), heads, _served(config))
 
 
 def _delta_net(config: Config) -> _Tensors:
@@ -88,8 +89,19 @@ def _delta_net(config: Config) -> _Tensors:
     channels = 2 * key_heads * key_dim + value_heads * value_dim
     kernel = config.size("linear_conv_kernel_dim")
     units = gcd(key_heads, value_heads)
-    state = Tensor(value_heads * key_dim * value_dim, _WIDE, units, _served(config))
+    state = Tensor(value_heads * key_dim * value_dim, _dtype(config), units, _served(config))
     return Convolution(channels, kernel, units=units), state
+
+
+def _dtype(config: Config) -> str:
+    """The dtype of a recurrent state: float32, unless the publisher says that less will do."""
+    for name in ("mamba_ssm_cache_dtype", "mamba_ssm_dtype"):
+        stated = config.text(name)
+        if stated in _STATE_DTYPES:
+            return stated
+        if stated not in (None, "auto"):
+            raise config.error(name, f"is {show(stated)}, not one of {', '.join(_STATE_DTYPES)}")
+    return _WIDE
 
 
 def _delta_attention(config: Config) -> _Tensors:
