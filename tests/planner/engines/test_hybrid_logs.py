@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from kvhouse.planner.engines import view
 from kvhouse.spec import load
-from kvhouse.spec.layers import Convolution, FullAttention, State, Tensor, WithoutKV
+from kvhouse.spec.layers import (
+    Convolution,
+    FullAttention,
+    LatentAttention,
+    State,
+    Tensor,
+    WithoutKV,
+)
 from kvhouse.spec.model import ModelSpec
 
 GIB = 2**30
@@ -89,6 +98,80 @@ def test_qwen3_8_27b_with_and_without_a_drafter(drafted, block, padding):
         speculative_tokens=drafted,
     )
     assert has(seen, f"block size to {block} tokens", f"mamba page size by {padding}")
+
+
+def test_kimi_linear_on_vllm_0_11():
+    # vLLM issue 28228, tp 2: "block size to 960 tokens", "Padding mamba page size by 1.89%".
+    kda = State(
+        (
+            Convolution(3 * 32 * 128, 4, units=32),
+            Tensor(32 * 128 * 128, "float32", 32, "float32"),
+        )
+    )
+    spec = model(*[LatentAttention(32, 512, 64)] * 7, *[kda] * 20)
+    seen = view("vllm", spec, version="0.11.1", tp=2, max_model_len=120_000)
+    assert has(seen, "block size to 960 tokens", "mamba page size by 1.89%")
+
+
+def test_nemotron_nano_9b_v2_on_vllm_0_10():
+    # vLLM issue 24280: pages of 672 tokens.
+    mamba = State(
+        (
+            Convolution(12_288, 4, units=128, groups=8, group_channels=256),
+            Tensor(128 * 80 * 128, "float32", 128),
+        ),
+        128,
+    )
+    spec = model(*[FullAttention(40, 8, 128, 128)] * 4, *[mamba] * 27)
+    seen = view("vllm", spec, version="0.10.1", max_model_len=131_072)
+    assert has(seen, "block size to 672 tokens")
+
+
+def test_gemma_4_31b_on_vllm_0_20():
+    # hf-mem PR 61: "Available KV cache memory: 24.54 GiB", "GPU KV cache size: 26,800 tokens".
+    spec = load("gemma-4-31b-nvfp4")
+    low, high = (
+        view(
+            "vllm",
+            spec,
+            version="0.20.0",
+            available_bytes=int(edge * GIB),
+            max_num_batched_tokens=8192,
+            max_model_len=32_768,
+        )
+        for edge in (24.535, 24.545)
+    )
+    assert low.kv_tokens <= 26_800 <= high.kv_tokens
+    assert high.kv_tokens - low.kv_tokens <= 16
+
+
+def test_llama_3_1_8b_on_vllm_0_6():
+    # vLLM issue 10517, an RTX 3090: kv_cache_size=3.81GiB, 1952 blocks on the GPU and 2048 on the
+    # CPU, 1.56x for 20,000 tokens.
+    spec = load("llama-3.1-8b")
+    low, high = (
+        view(
+            "vllm-v0", spec, version="0.6.4", available_bytes=int(edge * GIB), max_model_len=20_000
+        )
+        for edge in (3.805, 3.815)
+    )
+    assert low.blocks <= 1952 <= high.blocks
+    seen = view("vllm-v0", spec, version="0.6.4", blocks=1952, max_model_len=20_000)
+    assert has(seen, "# GPU blocks: 1952, # CPU blocks: 2048", "20000 tokens per request: 1.56x")
+
+
+def test_qwen3_coder_30b_on_two_stages():
+    # vLLM issue 34076 (0.15.2): 24.0 GiB asked of each of two stages, and a longest of 34,736
+    # tokens in 3.18 GiB; later versions ask each stage for its own layers.
+    spec = load("qwen3-30b-a3b")
+    spec = dataclasses.replace(spec, max_length=2**18)
+    old, new = (
+        view("vllm", spec, version=version, pp=2, max_model_len=262_144, available_bytes=memory)
+        for version, memory in (("0.15.1", int(3.185 * GIB)), ("0.19", int(3.185 * GIB)))
+    )
+    assert old.needed_bytes() == 24 * GIB == 2 * new.needed_bytes()
+    assert 34_736 <= old.estimated_max_len <= 34_736 + 64
+    assert old.blocks == new.blocks
 
 
 def test_smollm2_on_vllm_for_cpus():

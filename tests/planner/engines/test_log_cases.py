@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 
 from kvhouse.errors import KvhouseError
 from kvhouse.planner.engines.cases import judge, read_cases, summary
+from kvhouse.planner.engines.cases.case import Case
+from kvhouse.planner.engines.cases.model import case_spec
+from kvhouse.spec import load
 
 DATA = Path(__file__).parent / "data" / "log_cases.jsonl"
 CASES = {case["id"]: case for case in read_cases(DATA)}
@@ -159,6 +162,27 @@ def test_script_refuses_what_is_no_case(text, tmp_path, capsys):
 def test_summary_counts_only_exact_cases_that_can_be_computed():
     verdicts = [judge(CASES[name]) for name in ("c016", "c075", "c058")]
     assert summary(verdicts) == "1 of 1 exact cases reproduced"
+
+
+def test_numbers_and_the_reader_describe_the_same_model():
+    published = {
+        "c005": "llama-3.1-405b",
+        "c008": "llama-3-70b",
+        "c017": "qwen3-1.7b",
+        "c027": "gpt-oss-120b",
+        "c029": "gemma-4-31b-nvfp4",
+        "c033": "qwen3.5-27b",
+        "c037": "qwen3.5-35b-a3b",
+        "c040": "qwen3-next-80b-a3b",
+        "c053": "qwen3.5-122b-a10b",
+        "c070": "qwen3-30b-a3b",
+        "c082": "mixtral-8x7b",
+        "c088": "deepseek-r1",
+        "c103": "qwen3-0.6b",
+    }
+    for name, model in published.items():
+        numbers = case_spec(Case(CASES[name]))
+        assert sorted(map(repr, numbers.layers)) == sorted(map(repr, load(model).layers)), name
 
 
 JUNK = st.one_of(

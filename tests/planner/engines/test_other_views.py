@@ -80,6 +80,16 @@ def test_sglang_splits_memory_between_pools():
     )
 
 
+def test_mimo_v2_flash_on_sglang():
+    # SGLang PR 18039, tp 4, pages of 64: 375,360 tokens in full layers and 300,288 in windows,
+    # whose K takes 8.38 and V 5.59 GiB.
+    spec = load("mimo-v2-flash")
+    found = view("sglang", spec, tp=4, page_size=64, tokens=375_360)
+    assert found.figure("swa_tokens") == 300_288
+    sizes = [found.figure(f"swa_{side}_bytes") / GIB for side in "kv"]
+    assert [round(size, 2) for size in sizes] == [8.38, 5.59]
+
+
 def test_sglang_gives_states_their_share():
     found = seen("sglang", "qwen3-next-80b-a3b", available_bytes=19 * GIB, mamba_ratio=0.9)
     # 36 layers of 32 heads of 128 * 128 float32, and 8,192 channels of 3 columns in 16 bits.
@@ -132,6 +142,15 @@ def test_llama_cpp_windows():
     }
     old = seen("llama.cpp", "gemma-3-27b", version="2025.2", n_ctx=8192)
     assert old.figure("non_swa_layers") == 62
+
+
+def test_llama_cpp_leaves_windows_unquantised_since_april_2026():
+    old, new = (
+        seen("llama.cpp", "gemma-3-27b", version=version, n_ctx=8192, type_k="q8_0", type_v="q8_0")
+        for version in ("2026.3", "2026.4")
+    )
+    assert old.figure("non_swa_kv_bytes") == new.figure("non_swa_kv_bytes")
+    assert old.figure("swa_kv_bytes") * 32 == new.figure("swa_kv_bytes") * 17
 
 
 def test_llama_cpp_streams_hold_what_one_buffer_does():

@@ -6,7 +6,7 @@ prints MiB. Versions are months, such as ``2025.5``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvhouse.errors import KvhouseError, UnsupportedModel
 from kvhouse.planner.engines.kv_dtypes import LLAMA_CPP, kv_type
@@ -34,6 +34,8 @@ from kvhouse.spec.rare_layers import (
 _WINDOW_CACHE = Version((2025, 5, 0))
 #: Sequences have streams of their own unless the cache is unified (PR 14363).
 _STREAMS = Version((2025, 7, 0))
+#: Windows are not quantised with the rest of the cache (PR 21277).
+_PLAIN_WINDOWS = Version((2026, 4, 0))
 #: The context is always padded to 256 cells; before, to 32 without flash attention.
 _WIDE_PADDING = Version((2025, 11, 0))
 
@@ -52,6 +54,8 @@ class LlamaCppOptions:
         flash_attn: ``--flash-attn``, which older builds pad more for.
         type_k: ``--cache-type-k``.
         type_v: ``--cache-type-v``.
+        type_swa: Type of the cache of windows; by default that of the rest, from April 2026 on f16
+            where that is quantised.
         latent_values: Whether MLA keeps its latents as V as well, as builds of 2025 do.
     """
 
@@ -64,6 +68,7 @@ class LlamaCppOptions:
     flash_attn: bool = False
     type_k: str = "f16"
     type_v: str = "f16"
+    type_swa: str | None = None
     latent_values: bool = False
 
     def __post_init__(self) -> None:
@@ -131,7 +136,7 @@ def llama_cpp(spec: ModelSpec, options: LlamaCppOptions) -> EngineView:
     narrow = _buffer(
         spec.name,
         [parts[number] for number in local],
-        options,
+        _of_windows(options, release),
         streams * _window_cells(options, reach, per_stream, streams),
     )
     r_bytes, s_bytes = _recurrent(states, options.n_seq_max)
@@ -174,6 +179,17 @@ def llama_cpp(spec: ModelSpec, options: LlamaCppOptions) -> EngineView:
         ),
         figures=tuple(figures.items()),
     )
+
+
+def _of_windows(options: LlamaCppOptions, release: Version) -> LlamaCppOptions:
+    """The options with the types of the cache of windows."""
+    if options.type_swa is not None:
+        return replace(options, type_k=options.type_swa, type_v=options.type_swa)
+    if release < _PLAIN_WINDOWS:
+        return options
+    types = (options.type_k, options.type_v)
+    plain = ["f16" if kv_type(LLAMA_CPP, t, "llama.cpp").elements > 1 else t for t in types]
+    return replace(options, type_k=plain[0], type_v=plain[1])
 
 
 def _buffer_figures(name: str, buffer: _Buffer) -> dict[str, int]:

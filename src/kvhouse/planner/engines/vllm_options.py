@@ -14,6 +14,8 @@ from kvhouse.spec.model import ModelSpec
 #: Window layers are given less than full length (the hybrid KV cache manager); before it, every
 #: layer of a hybrid is charged as full attention, and concurrency is tokens over length.
 HYBRID = Version((0, 9, 2))
+#: ``--kv-cache-memory-bytes`` gives the memory outright, past utilization and profiling.
+MEMORY_BYTES = Version((0, 11, 0))
 #: Kinds of nearly as many layers form groups of the larger count, to save padding.
 CLOSE_COUNTS = Version((0, 11, 0))
 #: That holds up to one and a half times the smaller count; before, one and a quarter.

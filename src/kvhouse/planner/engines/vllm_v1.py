@@ -15,6 +15,7 @@ from kvhouse.planner.engines.vllm_groups import Grouping, PageGroup, group_pages
 from kvhouse.planner.engines.vllm_options import (
     HYBRID,
     IN_FLIGHT_BATCHES,
+    MEMORY_BYTES,
     NEEDED_BY_GROUP,
     TOKENS_BY_CONCURRENCY,
     VllmOptions,
@@ -49,8 +50,8 @@ def vllm_v1(spec: ModelSpec, options: VllmOptions) -> EngineView:
     grouping = group_pages(spec.name, pages, options.release, hybrid)
     in_flight = _in_flight(grouping, options)
     blocks = options.blocks if options.blocks is not None else _blocks(spec, grouping, options)
-    view = _Report(spec, options, grouping, in_flight, length, blocks)
-    return view.build(rank)
+    stages = _stages(spec, grouping, options)
+    return _Report(spec, options, grouping, stages, in_flight, length, blocks).build(rank)
 
 
 class _Report:
@@ -61,11 +62,12 @@ class _Report:
         spec: ModelSpec,
         options: VllmOptions,
         grouping: Grouping,
+        stages: list[tuple[int, int]],
         in_flight: int,
         length: int,
         blocks: int | None,
     ) -> None:
-        self.spec, self.options, self.grouping = spec, options, grouping
+        self.spec, self.options, self.grouping, self.stages = spec, options, grouping, stages
         self.in_flight, self.length, self.blocks = in_flight, length, blocks
         self.release = options.release
 
@@ -80,7 +82,7 @@ class _Report:
             groups=tuple(map(self._group, self.grouping.groups)),
             max_model_len=self.length,
             block_size=self.block_size,
-            pool_block_bytes=self.grouping.pool_block_bytes(),
+            pool_block_bytes=self.pool_block_bytes,
             available_bytes=available,
             blocks=self.blocks,
             kv_tokens=None if self.blocks is None else self.tokens(self.blocks),
@@ -88,7 +90,7 @@ class _Report:
             estimated_max_len=estimated,
             needed=self.needed,
             log_lines=tuple(self._log(rank, available, estimated)),
-            flags=tuple(self._flags()),
+            flags=tuple(self._flags(estimated)),
             notes=tuple(self._notes()),
             figures=tuple(self._figures(rank).items()),
             capacity=lambda blocks: (self.tokens(blocks), self.concurrency(blocks)),
@@ -104,13 +106,23 @@ class _Report:
         """Blocks of one request in all groups."""
         return sum(g.page.blocks(tokens, self.in_flight) for g in self.grouping.groups)
 
+    @property
+    def pool_block_bytes(self) -> int:
+        """Bytes that a block takes on the stage that it takes most on."""
+        return max(self.grouping.pool_block_bytes(*stage) for stage in self.stages)
+
     def needed(self, tokens: int) -> int:
-        """Bytes of one request: by group with its padding, before 0.16 by layer without."""
-        if self.grouping.uniform or self.release < NEEDED_BY_GROUP:
-            return sum(
-                page.blocks(tokens, self.in_flight) * page.bytes for page in self.grouping.pages
-            )
-        return self.blocks_for(tokens) * self.grouping.pool_block_bytes()
+        """Bytes of one request on the stage that needs most: by group with its padding.
+
+        Before 0.16 it is by layer without padding, and over all stages, though each holds its own
+        layers only (issue 34076).
+        """
+        if not self.grouping.uniform and self.release >= NEEDED_BY_GROUP:
+            return self.blocks_for(tokens) * self.pool_block_bytes
+        whole = [(0, len(self.grouping.pages))]
+        stages = self.stages if self.release >= NEEDED_BY_GROUP else whole
+        sizes = [page.blocks(tokens, self.in_flight) * page.bytes for page in self.grouping.pages]
+        return max(sum(sizes[first:end]) for first, end in stages)
 
     def concurrency(self, blocks: int) -> Fraction:
         """Requests of full length in a pool."""
@@ -197,9 +209,12 @@ class _Report:
                 )
         return lines
 
-    def _flags(self) -> list[str]:
-        options = self.options
-        flags = [f"--max-model-len {self.length}"]
+    def _flags(self, estimated: int | None) -> list[str]:
+        """Options that start the engine so, with the longest length that fits."""
+        options, length = self.options, self.length
+        if estimated:
+            length = estimated  # what is asked for does not fit where this is less
+        flags = [f"--max-model-len {length}"]
         if options.tp > 1:
             flags.append(f"--tensor-parallel-size {options.tp}")
         if options.pp > 1:
@@ -208,8 +223,12 @@ class _Report:
             flags.append(f"--kv-cache-dtype {options.kv_dtype}")
         if options.block_size is not None:
             flags.append(f"--block-size {options.block_size}")
+        if options.max_num_batched_tokens is not None:
+            flags.append(f"--max-num-batched-tokens {options.max_num_batched_tokens}")
         if options.total_bytes is not None:
             flags.append(f"--gpu-memory-utilization {options.utilization:g}")
+        elif options.available_bytes is not None and self.release >= MEMORY_BYTES:
+            flags.append(f"--kv-cache-memory-bytes {options.available_bytes}")
         return flags
 
     def _notes(self) -> list[str]:
@@ -254,12 +273,16 @@ def _blocks(spec: ModelSpec, grouping: Grouping, options: VllmOptions) -> int | 
     available = options.pool_bytes()
     if available is None:
         return None
-    if options.pp == 1:
-        return max(0, available) // grouping.pool_block_bytes()
+    sizes = [grouping.pool_block_bytes(*stage) for stage in _stages(spec, grouping, options)]
+    return max(0, available) // max(sizes)
+
+
+def _stages(spec: ModelSpec, grouping: Grouping, options: VllmOptions) -> list[tuple[int, int]]:
+    """The pages of each pipeline stage, from first to end; draft layers are on the last."""
     held = [len(held_parts(layer)) for layer in spec.layers]
-    sizes = []
+    stages = []
     for stage in range(options.pp):
         start, end = stage_bounds(len(spec.layers), options.pp, stage)
-        last = None if stage == options.pp - 1 else sum(held[:end])
-        sizes.append(grouping.pool_block_bytes(sum(held[:start]), last))
-    return max(0, available) // max(sizes)
+        last = stage == options.pp - 1
+        stages.append((sum(held[:start]), len(grouping.pages) if last else sum(held[:end])))
+    return stages

@@ -39,6 +39,8 @@ def llama_open(case: Case) -> Mapping[str, Sequence[Any]]:
         inputs["mla"] = [True, False]
     stated = case.text("cache_type_k", "type_k", "cache_type", "kv_type", "ctk")
     inputs["type_k"] = [_type(stated)] if stated else _types(case)
+    if inputs["type_k"] != ["f16"]:
+        inputs["type_swa"] = [None, "f16", inputs["type_k"][0]]
     full = case.flag("swa_full")
     inputs["swa_full"] = [False, True] if full is None else [bool(full)]
     return inputs
@@ -82,6 +84,7 @@ def llama_case(case: Case) -> list[Check]:
         flash_attn=bool(case.flag("flash_attn", "fa")),
         type_k=assumed.get("type_k", "f16"),
         type_v=_type(type_v) if type_v else assumed.get("type_k", "f16"),
+        type_swa=assumed.get("type_swa"),
         latent_values=assumed.get("latent_values", False),
     )
     figures = dict(llama_cpp(spec, options).figures)

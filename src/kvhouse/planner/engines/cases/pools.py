@@ -46,7 +46,7 @@ def sglang_case(case: Case) -> list[Check]:
         raise Missing("config")
     options = _sglang_options(case)
     full = case.like("full", without="layers|ratio|attention")
-    tokens = case.count("tokens", "max_total_num_tokens", "kv_tokens", *full)
+    tokens = case.count(*full, "tokens", "max_total_num_tokens", "kv_tokens")
     checks += _sglang_tokens(case, spec, options)
     if tokens is None:
         return checks
