@@ -8,7 +8,8 @@ from typing import Any
 
 from kvhouse.errors import KvhouseError
 from kvhouse.planner.engines.block_pools import POOLS, PoolOptions, block_pool
-from kvhouse.planner.engines.llama_cpp import LlamaCppOptions, llama_cpp
+from kvhouse.planner.engines.llama_cells import LlamaCppOptions
+from kvhouse.planner.engines.llama_cpp import llama_cpp
 from kvhouse.planner.engines.sglang import SglangOptions, sglang
 from kvhouse.planner.engines.slots import SLOTS, SlotOptions, slot_cache
 from kvhouse.planner.engines.transformers import dynamic_cache

@@ -60,17 +60,6 @@ def vllm_v0(spec: ModelSpec, options: VllmOptions) -> EngineView:
         formula=f"{block} · {per_token:,}",
         count=f"ceil(n / {block})",
     )
-    log = []
-    if blocks is not None and tokens is not None:
-        log = [
-            f"# GPU blocks: {blocks}, # CPU blocks: {cpu_blocks}",
-            f"Maximum concurrency for {length} tokens per request: {tokens / length:.2f}x",
-        ]
-        if length > tokens:
-            log.append(
-                f"ValueError: the model's max seq len ({length}) is larger than the maximum number "
-                f"of tokens that can be stored in KV cache ({tokens})"
-            )
     return EngineView(
         engine="vLLM V0",
         version=str(options.release),
@@ -84,10 +73,27 @@ def vllm_v0(spec: ModelSpec, options: VllmOptions) -> EngineView:
         max_concurrency=None if tokens is None else Fraction(tokens, length),
         estimated_max_len=None if tokens is None else min(tokens, length),
         needed=lambda count: pages(count) * size,
-        log_lines=tuple(log),
+        log_lines=_log(blocks, cpu_blocks, block, length),
         flags=(f"--max-model-len {length}", f"--tensor-parallel-size {options.tp}"),
         figures=(("cpu_blocks", cpu_blocks),),
         capacity=lambda count: (count * block, Fraction(count * block, length)),
+    )
+
+
+def _log(blocks: int | None, cpu_blocks: int, block: int, length: int) -> tuple[str, ...]:
+    if blocks is None:
+        return ()
+    tokens = blocks * block
+    lines = (
+        f"# GPU blocks: {blocks}, # CPU blocks: {cpu_blocks}",
+        f"Maximum concurrency for {length} tokens per request: {tokens / length:.2f}x",
+    )
+    if length <= tokens:
+        return lines
+    return (
+        *lines,
+        f"ValueError: the model's max seq len ({length}) is larger than the maximum number of "
+        f"tokens that can be stored in KV cache ({tokens})",
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from kvhouse.errors import KvhouseError
 from kvhouse.planner.engines.kv_dtypes import LLAMA_CPP, kv_type
-from kvhouse.planner.engines.llama_cpp import padded
+from kvhouse.planner.engines.llama_cells import padded
 from kvhouse.planner.engines.version import Version
 from kvhouse.planner.engines.view import EngineView, Group, always
 

@@ -10,7 +10,8 @@ from kvhouse.planner.engines.cases.model import case_spec
 from kvhouse.planner.engines.cases.span import Span
 from kvhouse.planner.engines.cases.versions import month_versions
 from kvhouse.planner.engines.kv_dtypes import LLAMA_CPP, PLAIN
-from kvhouse.planner.engines.llama_cpp import LlamaCppOptions, llama_cpp
+from kvhouse.planner.engines.llama_cells import LlamaCppOptions
+from kvhouse.planner.engines.llama_cpp import llama_cpp
 from kvhouse.planner.engines.slots import SLOTS, SlotOptions, Slots, slot_cache
 from kvhouse.planner.engines.whisper_cpp import WhisperOptions, WhisperShape, whisper_cpp
 from kvhouse.spec.layers import LatentAttention, SlidingAttention, State
