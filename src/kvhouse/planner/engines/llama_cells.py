@@ -94,14 +94,17 @@ class Buffer:
 
     @property
     def k_bytes(self) -> int:
+        """Bytes of all keys."""
         return self.cells * self.key
 
     @property
     def v_bytes(self) -> int:
+        """Bytes of all values."""
         return self.cells * self.value
 
     @property
     def bytes(self) -> int:
+        """Bytes of both."""
         return self.k_bytes + self.v_bytes
 
 
