@@ -18,22 +18,30 @@ class Ledger:
 
     Attributes:
         total: The pool.
-        used: What layers still need of computed tokens, the step under way included, and states.
+        used: What layers still need of computed tokens, the step under way included, and states,
+            in memory that one request holds alone.
+        shared: Blocks that several requests hold, each counted once.
         reserved: Held space that its request may still fill.
         internal: Held space that its request can never fill, or has filled with tokens that no
             layer needs any more: tails of blocks and reservations, padding, what has passed out
             of a window.
         external: Free and enough for the request at the head of the queue, but in runs too
             short for it: external fragmentation.
+        cached: Free, with content that a later request may still take up.
         free: Free otherwise.
+        saved: What the holders of shared blocks would take beside them if they shared nothing;
+            no part of the pool.
     """
 
     total: int
     used: int
+    shared: int
     reserved: int
     internal: int
     external: int
+    cached: int
     free: int
+    saved: int
 
     def to_dict(self) -> dict[str, int]:
         """The classes by name, in bytes."""
@@ -41,7 +49,7 @@ class Ledger:
 
 
 #: The classes that sum to a ledger's total, in the order in which they are shown.
-LEDGER_CLASSES = ("used", "reserved", "internal", "external", "free")
+LEDGER_CLASSES = ("used", "shared", "reserved", "internal", "external", "cached", "free")
 
 
 def account(memory: KVMemory, running: Iterable[Request], head: Request | None) -> Ledger:
@@ -55,23 +63,50 @@ def account(memory: KVMemory, running: Iterable[Request], head: Request | None) 
     layout = memory.layout
     used = reserved = 0
     for request in running:
-        tables = memory.holding(request.id).tables
         used += layout.slot_bytes
-        for group, table in zip(layout.groups, tables, strict=True):
-            filled, fillable = _split(group, table, request)
-            used += filled
+        for number, table in enumerate(memory.holding(request.id).tables):
+            filled, fillable = _split(layout.groups[number], table, request)
+            used += filled - _shared_part(memory, number, table, request)
             reserved += fillable
     unusable = memory.pool.unusable(memory.blocks_to_admit(head)) if head else 0
-    total, free = memory.total_bytes, _free_bytes(memory)
-    external = unusable * layout.block_bytes
+    block = layout.block_bytes
+    cached, shared, saved = (blocks * block for blocks in _shared_blocks(memory))
+    total, free = memory.total_bytes, _free_bytes(memory) - cached
     return Ledger(
         total=total,
         used=used,
+        shared=shared,
         reserved=reserved,
-        internal=total - free - used - reserved,
-        external=external,
-        free=free - external,
+        internal=total - free - cached - used - shared - reserved,
+        external=unusable * block,
+        cached=cached,
+        free=free - unusable * block,
+        saved=saved,
     )
+
+
+def _shared_blocks(memory: KVMemory) -> tuple[int, int, int]:
+    """Blocks that are cached, that are shared, and that sharing saves."""
+    if not memory.sharing:
+        return 0, 0, 0
+    pool = memory.sharing.pool
+    return pool.cached_blocks, sum(pool.shared_blocks), sum(pool.saved_blocks)
+
+
+def _shared_part(memory: KVMemory, group: int, table: GroupTable, request: Request) -> int:
+    """Bytes that a request needs of one table and that lie in blocks which others hold too."""
+    if not memory.sharing or not memory.sharing.pool.shared_blocks[group]:
+        return 0
+    layer = memory.layout.groups[group]
+    oldest, size = layer.reach.first(request.computed), layer.block_size
+    references = memory.sharing.pool.references
+    needed = 0
+    for index, block in enumerate(table.ids, table.first):
+        if references[block] > 1:
+            needed += min(size, max(0, (index + 1) * size - oldest))
+        elif not layer.reach.tokens:
+            break  # whoever holds a later block holds all before it
+    return layer.bytes_of(needed)
 
 
 def _free_bytes(memory: KVMemory) -> int:

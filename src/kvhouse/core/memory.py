@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 from kvhouse.core.blocks import BlockPool
 from kvhouse.core.policy import DEFAULT_WATERMARK, PAGED, Placement, get_policy
-from kvhouse.core.pools import make_pool
+from kvhouse.core.pools import Pool, make_pool
 from kvhouse.core.request import Request
+from kvhouse.core.sharing import NO_MATCH, Match, PrefixSharing
 from kvhouse.core.step import BlockTable
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout, LayerGroup, PoolSize
@@ -74,11 +75,18 @@ class Holding:
 class KVMemory:
     """The pool and what the requests hold of it."""
 
-    def __init__(self, placement: Placement, size: PoolSize, watermark: float) -> None:
+    def __init__(
+        self, placement: Placement, size: PoolSize, watermark: float, *, share: bool
+    ) -> None:
         self.placement = placement
         self.layout: KVLayout = placement.layout
         self.size = size
-        self.pool = make_pool(placement.policy, size.blocks)
+        self.sharing: PrefixSharing | None = None
+        if share:
+            self.sharing = PrefixSharing(self.layout, size.blocks)
+        self.pool: Pool = (
+            self.sharing.pool if self.sharing else make_pool(placement.policy, size.blocks)
+        )
         self.slots = BlockPool(size.slots)
         #: Blocks that an admission must leave free while others run.
         self.held_back = placement.held_back(size.blocks, watermark)
@@ -133,34 +141,55 @@ class KVMemory:
     def admit(self, request: Request, *, alone: bool) -> Refusal | None:
         """Give a request its first blocks and its slot; a refusal changes nothing.
 
-        The watermark does not count for a request that is ``alone``: nothing else could grow.
+        What a prefix in the pool already holds is taken up, and counts as computed. The watermark
+        does not count for a request that is ``alone``: nothing else could grow.
         """
-        needed = self.blocks_to_admit(request)
+        match = self.sharing.match(request) if self.sharing else NO_MATCH
+        counts = self._counts_to_admit(request, match)
+        needed = sum(counts)
         held_back = 0 if alone else self.held_back
         no_slot = self.layout.slot_bytes > 0 and not self.slots.free_blocks
         blocks = None
-        if needed + held_back <= self.free_blocks and not no_slot:
+        if needed + match.free + held_back <= self.free_blocks and not no_slot:
+            if self.sharing:
+                self.sharing.take_up(match)
             blocks = self.pool.take(needed)
         if blocks is None:
             fragmented = self.pool.unusable(needed) > 0
-            return Refusal(request.id, needed, self.free_blocks, held_back, fragmented, no_slot)
-        slot = self.slots.take(1) if self.layout.slot_bytes else None
-        self._holdings[request.id] = Holding(
-            self._split(request, blocks), slot[0] if slot else None
-        )
+            return Refusal(
+                request.id, needed + match.free, self.free_blocks, held_back, fragmented, no_slot
+            )
+        tables = self._first_tables(match, counts, blocks)
+        slots = self.slots.take(1) if self.layout.slot_bytes else None
+        self._holdings[request.id] = Holding(tables, slots[0] if slots else None)
+        request.computed = match.tokens
+        request.reused += match.tokens
         return None
 
-    def _split(self, request: Request, blocks: list[int]) -> tuple[GroupTable, ...]:
-        """Cut what was taken at admission into a table for each group."""
+    def _first_tables(
+        self, match: Match, counts: list[int], blocks: list[int]
+    ) -> tuple[GroupTable, ...]:
+        """Deal what was taken at admission out to the groups, behind what was found."""
+        tables, at = [], 0
+        for number, count in enumerate(counts):
+            first, found = (match.firsts[number], match.blocks[number]) if match.tokens else (0, [])
+            tables.append(GroupTable(first, [*found, *blocks[at : at + count]]))
+            at += count
+        return tuple(tables)
+
+    def _counts_to_admit(self, request: Request, match: Match) -> list[int]:
+        """Blocks that each group takes from the pool, beside those of a shared prefix."""
         tokens = self.placement.tokens_to_admit(
             request.known, request.prompt_tokens, request.max_new_tokens
         )
-        tables, at = [], 0
-        for group in self.layout.groups:
+        counts = []
+        for number, group in enumerate(self.layout.groups):
             count = group.blocks_for(tokens, self.placement.in_flight)
-            tables.append(GroupTable(0, blocks[at : at + count]))
-            at += count
-        return tuple(tables)
+            if match.tokens:
+                ends = group.end_block(tokens) - match.tokens // group.block_size
+                count = min(ends, count - len(match.blocks[number]))
+            counts.append(count)
+        return counts
 
     def grow(self, request: Request, tokens: int) -> bool:
         """Make room for ``tokens`` tokens in all, and let go of what is out of reach by then.
@@ -196,11 +225,25 @@ class KVMemory:
             return
         freed, table.ids[:passed] = table.ids[:passed], []
         table.first += passed
-        reused = len(freed)
-        if self.policy == PAGED:
-            reused = max(0, min(reused, group.end_block(request.known) - table.end))
+        if self.policy != PAGED:
+            table.ids.extend(freed)
+            return
+        reused = max(0, min(passed, group.end_block(request.known) - table.end))
+        if self.sharing:  # others may hold these blocks, or come to want them
+            self.pool.give_back(freed)
+            table.ids.extend(self.pool.take(reused) or ())
+        else:
             self.pool.give_back(freed[reused:])
-        table.ids.extend(freed[:reused])
+            table.ids.extend(freed[:reused])
+
+    def seal(self, request: Request, first: int, count: int) -> None:
+        """Take note that tokens from ``first`` on were computed: full blocks can be shared."""
+        if not self.sharing or not request.keys:
+            return
+        for number, table in enumerate(self._holdings[request.id].tables):
+            size = self.layout.groups[number].block_size
+            for index in range(first // size, (first + count) // size):
+                self.sharing.seal(request, number, index, table.ids[index - table.first])
 
     def release(self, request: int) -> None:
         """Free everything that a request holds."""
@@ -218,6 +261,7 @@ def make_memory(
     watermark: float = DEFAULT_WATERMARK,
     *,
     in_flight: int | None = None,
+    share: bool = False,
 ) -> KVMemory:
     """Build the memory of a placement policy.
 
@@ -229,10 +273,12 @@ def make_memory(
         watermark: Share of the pool in [0, 1) that ``paged`` admissions leave free.
         in_flight: The most tokens that one step computes for a request; by default
             ``max_length``.
+        share: Whether requests share the blocks of equal prefixes; ``paged`` only.
 
     Raises:
-        KvhouseError: The pool can hold nothing, or is too large, no such policy, or a watermark
-            out of range.
+        UnsupportedModel: Prefixes of this model cannot be shared.
+        KvhouseError: The pool can hold nothing, or is too large, no such policy, one that cannot
+            share, or a watermark out of range.
     """
     size = PoolSize(size) if isinstance(size, int) else size
     layout.require(size)
@@ -242,4 +288,6 @@ def make_memory(
             "tracks: give less KV memory or larger blocks"
         )
     placement = Placement(get_policy(policy), layout, max_length, in_flight or max_length)
-    return KVMemory(placement, size, watermark)
+    if share and placement.policy != PAGED:
+        raise KvhouseError(f"policy {placement.policy}: only paged memory can share prefixes")
+    return KVMemory(placement, size, watermark, share=share)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from kvhouse.core.keys import BlockKeys
+
 
 class RequestState(StrEnum):
     """Where a request is. There is no prefill or decode state: see ``Request.remaining``."""
@@ -29,6 +31,9 @@ class Request:
         generated: Tokens sampled so far.
         computed: Tokens whose keys and values lie in the pool.
         in_flight: Tokens that the step under way is computing.
+        preemptions: How often it lost its memory.
+        reused: Tokens that were found in the pool when it was admitted, over all admissions.
+        keys: What its blocks hold, where prefixes can be shared.
     """
 
     id: int
@@ -38,7 +43,9 @@ class Request:
     computed: int = 0
     in_flight: int = 0
     preemptions: int = 0
+    reused: int = 0
     state: RequestState = RequestState.WAITING
+    keys: BlockKeys | None = None
 
     @property
     def known(self) -> int:

@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from kvhouse.core.check import check
+from kvhouse.core.keys import BlockKeys
 from kvhouse.core.ledger import Ledger, account
 from kvhouse.core.memory import KVMemory, Refusal
 from kvhouse.core.request import Request, RequestState
@@ -67,13 +68,20 @@ class Scheduler:
         """Whether any request is waiting or running."""
         return bool(self.waiting or self.running)
 
-    def submit(self, prompt_tokens: int, max_new_tokens: int) -> Request:
+    def submit(
+        self, prompt_tokens: int, max_new_tokens: int, keys: BlockKeys | None = None
+    ) -> Request:
         """Put a request at the end of the queue.
+
+        Args:
+            prompt_tokens: Tokens known from the start.
+            max_new_tokens: The most tokens that may be generated.
+            keys: What its blocks hold, where its prefix may be shared.
 
         Raises:
             RequestRejected: It could never finish here; the reason is given in tokens and bytes.
         """
-        request = Request(self._submitted, prompt_tokens, max_new_tokens)
+        request = Request(self._submitted, prompt_tokens, max_new_tokens, keys=keys)
         self._refuse_the_impossible(request)
         self._submitted += 1
         self.waiting.append(request)
@@ -126,6 +134,7 @@ class Scheduler:
             request = requests.get(row.request)
             if request is None:  # cancelled while the step ran
                 continue
+            self.memory.seal(request, row.first, row.count)
             request.computed += row.count
             request.in_flight = 0
             request.generated += row.samples
