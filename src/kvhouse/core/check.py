@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from kvhouse.core.memory import KVMemory
 from kvhouse.core.policy import PAGED
+from kvhouse.core.queue import get_order
 from kvhouse.core.request import Request, RequestState
 
 if TYPE_CHECKING:
@@ -90,8 +91,11 @@ def _check_queues(scheduler: Scheduler) -> None:
     _require(
         set(scheduler.memory.holders) == set(running), "exactly the running requests hold memory"
     )
-    order = running + waiting
-    _require(order == sorted(set(order)), "requests stand in the order of their submission")
+    _require(not set(running) & set(waiting), "no request both runs and waits")
+    keys = [get_order(scheduler.config.order)(request) for request in scheduler.running]
+    _require(keys == sorted(keys), "running requests stand in their order")
+    if scheduler.config.order == "fcfs":
+        _require(running + waiting == sorted(running + waiting), "the older run before the younger")
     for request in scheduler.waiting:
         _require(request.state is RequestState.WAITING, f"request {request.id} is waiting")
         _require(

@@ -60,14 +60,14 @@ def account(memory: KVMemory, running: Iterable[Request], head: Request | None) 
         running: The requests that hold memory.
         head: The request at the head of the waiting queue, if there is one.
     """
-    layout = memory.layout
-    used = reserved = 0
-    for request in running:
-        used += layout.slot_bytes
-        for number, table in enumerate(memory.holding(request.id).tables):
-            filled, fillable = _split(layout.groups[number], table, request)
-            used += filled - _shared_part(memory, number, table, request)
+    layout, running = memory.layout, list(running)
+    used, reserved = len(running) * layout.slot_bytes, 0
+    for number, group in enumerate(layout.groups):
+        for request in running:
+            filled, fillable = _split(group, memory.holding(request.id).tables[number], request)
+            used += filled
             reserved += fillable
+        used -= _in_shared_blocks(memory, number, running)
     unusable = memory.pool.unusable(memory.blocks_to_admit(head)) if head else 0
     block = layout.block_bytes
     cached, shared, saved = (blocks * block for blocks in _shared_blocks(memory))
@@ -93,20 +93,23 @@ def _shared_blocks(memory: KVMemory) -> tuple[int, int, int]:
     return pool.cached_blocks, sum(pool.shared_blocks), sum(pool.saved_blocks)
 
 
-def _shared_part(memory: KVMemory, group: int, table: GroupTable, request: Request) -> int:
-    """Bytes that a request needs of one table and that lie in blocks which others hold too."""
-    if not memory.sharing or not memory.sharing.pool.shared_blocks[group]:
+def _in_shared_blocks(memory: KVMemory, number: int, running: list[Request]) -> int:
+    """Bytes that requests need of one group and that lie in blocks which others hold too."""
+    if not memory.sharing or not memory.sharing.pool.shared_blocks[number]:
         return 0
-    layer = memory.layout.groups[group]
-    oldest, size = layer.reach.first(request.computed), layer.block_size
-    references = memory.sharing.pool.references
-    needed = 0
-    for index, block in enumerate(table.ids, table.first):
-        if references[block] > 1:
-            needed += min(size, max(0, (index + 1) * size - oldest))
-        elif not layer.reach.tokens:
-            break  # whoever holds a later block holds all before it
-    return layer.bytes_of(needed)
+    group, pool = memory.layout.groups[number], memory.sharing.pool
+    if not group.reach.tokens:  # shared blocks are full, and all of it is needed
+        return (pool.shared_blocks[number] + pool.saved_blocks[number]) * group.layer_bytes
+    size, needed = group.block_size, 0
+    for request in running:
+        oldest, table = (
+            group.reach.first(request.computed),
+            memory.holding(request.id).tables[number],
+        )
+        for index, block in enumerate(table.ids, table.first):
+            if pool.references[block] > 1:
+                needed += min(size, max(0, (index + 1) * size - oldest))
+    return group.bytes_of(needed)
 
 
 def _free_bytes(memory: KVMemory) -> int:

@@ -33,6 +33,7 @@ class Request:
         in_flight: Tokens that the step under way is computing.
         preemptions: How often it lost its memory.
         reused: Tokens that were found in the pool when it was admitted, over all admissions.
+        priority: Its place where the scheduler goes by priority; lower goes first.
         keys: What its blocks hold, where prefixes can be shared.
     """
 
@@ -45,6 +46,7 @@ class Request:
     preemptions: int = 0
     reused: int = 0
     state: RequestState = RequestState.WAITING
+    priority: int = 0
     keys: BlockKeys | None = None
 
     @property
@@ -56,6 +58,11 @@ class Request:
     def remaining(self) -> int:
         """Known tokens that no step has taken up yet; one of them for a decoding request."""
         return self.known - self.computed - self.in_flight
+
+    @property
+    def decoding(self) -> bool:
+        """Whether its next step computes the token that was sampled last and no other."""
+        return self.generated > 0 and self.known - self.computed == 1
 
     @property
     def most_slots(self) -> int:
