@@ -52,15 +52,13 @@ def account(memory: KVMemory, running: Iterable[Request], head: Request | None) 
         running: The requests that hold memory.
         head: The request at the head of the waiting queue, if there is one.
     """
-    layout = memory.layout
-    used = reserved = 0
-    for request in running:
-        tables = memory.holding(request.id).tables
-        used += layout.slot_bytes
-        for group, table in zip(layout.groups, tables, strict=True):
-            filled, fillable = _split(group, table, request)
-            used += filled
-            reserved += fillable
+    layout, running = memory.layout, list(running)
+    used, reserved = len(running) * layout.slot_bytes, 0
+    for index, kind in layout.kinds:
+        tables = [memory.holding(request.id).tables[index] for request in running]
+        filled, fillable = _entries(kind, tables, running)
+        used += filled * kind.entry_bytes
+        reserved += fillable * kind.entry_bytes
     unusable = memory.pool.unusable(memory.blocks_to_admit(head)) if head else 0
     total, free = memory.total_bytes, _free_bytes(memory)
     external = unusable * layout.block_bytes
@@ -79,12 +77,19 @@ def _free_bytes(memory: KVMemory) -> int:
     return memory.free_blocks * layout.block_bytes + memory.slots.free_blocks * layout.slot_bytes
 
 
-def _split(group: LayerGroup, table: GroupTable, request: Request) -> tuple[int, int]:
-    """Bytes of a table that hold what is needed, and those that may come to hold it."""
-    if group.reach.kind == "another":
-        return group.bytes_of(group.other_tokens), 0
-    written = request.computed + request.in_flight
-    oldest = group.reach.first(request.computed)
-    end = min(table.end * group.block_size, request.most_slots)
-    filled = group.bytes_of(written) - group.bytes_of(oldest)
-    return filled, group.bytes_of(end) - group.bytes_of(written)
+def _entries(
+    kind: LayerGroup, tables: list[GroupTable], running: list[Request]
+) -> tuple[int, int]:
+    """Entries of tables that hold what is needed, and those that may come to hold it."""
+    if kind.reach.kind == "another":
+        return len(running) * (kind.other_tokens // kind.stride), 0
+    stride, size, first = kind.stride, kind.block_size, kind.reach.first
+    filled = fillable = oldest = 0
+    for table, request in zip(tables, running, strict=True):
+        written = (request.computed + request.in_flight) // stride
+        if kind.reach.tokens:
+            oldest = first(request.computed) // stride
+        end = min((table.first + len(table.ids)) * size, request.most_slots) // stride
+        filled += written - oldest
+        fillable += end - written
+    return filled, fillable

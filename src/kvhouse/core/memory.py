@@ -19,6 +19,9 @@ from kvhouse.layout import KVLayout, LayerGroup, PoolSize
 #: Largest pool; at 16 tokens a block, 268 million tokens.
 MOST_BLOCKS = 2**24
 
+#: More tokens than any request has.
+_NEVER = 2**62
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
@@ -59,16 +62,39 @@ class GroupTable:
         return self.first + len(self.ids)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Holding:
-    """What one request holds: a table for each group, and a slot where there is a state."""
+    """What one request holds, and what a step asks of it in most cases, kept at hand.
+
+    Attributes:
+        tables: One for each group.
+        slot: Where its state lies; None where there is none.
+        room: Tokens that every table has blocks for.
+        passes: Computed tokens from which on a block lies out of reach.
+        shown: The tables and their starts, as rows carry them.
+        shown_for: Blocks of the layout's own size that ``shown`` was made for; -1 for none.
+    """
 
     tables: tuple[GroupTable, ...]
     slot: int | None
+    room: int = 0
+    passes: int = 0
+    shown: tuple[tuple[BlockTable, ...], tuple[int, ...]] = ((), ())
+    shown_for: int = -1
 
     def blocks(self) -> list[int]:
         """All its blocks, group by group."""
         return [block for table in self.tables for block in table.ids]
+
+    def renew(self, groups: tuple[LayerGroup, ...]) -> None:
+        """Take in that the tables have changed."""
+        self.room = self.passes = _NEVER
+        for group, table in zip(groups, self.tables, strict=True):
+            if group.reach.kind != "another":
+                self.room = min(self.room, table.end * group.block_size)
+            if group.reach.tokens:
+                self.passes = min(self.passes, group.passed_at(table.first))
+        self.shown_for = -1
 
 
 class KVMemory:
@@ -113,10 +139,23 @@ class KVMemory:
         """What a request holds."""
         return self._holdings[request]
 
-    def tables(self, request: int, tokens: int) -> tuple[BlockTable, ...]:
-        """For each group, the blocks that hold those of the first ``tokens`` tokens it keeps."""
-        pairs = zip(self.layout.groups, self._holdings[request].tables, strict=True)
-        return tuple(tuple(t.ids[: group.end_block(tokens) - t.first]) for group, t in pairs)
+    def tables(self, request: int, tokens: int) -> tuple[tuple[BlockTable, ...], tuple[int, ...]]:
+        """For each group, the blocks that hold those of the first ``tokens`` tokens it keeps.
+
+        Returns:
+            The tables, and for each the index of its first block.
+        """
+        holding = self._holdings[request]
+        # Blocks of every group end at multiples of the layout's block size.
+        size = -(-tokens // self.layout.block_size)
+        if holding.shown_for != size:
+            pairs = list(zip(self.layout.groups, holding.tables, strict=True))
+            holding.shown = (
+                tuple(tuple(t.ids[: group.end_block(tokens) - t.first]) for group, t in pairs),
+                tuple(table.first for _, table in pairs),
+            )
+            holding.shown_for = size
+        return holding.shown
 
     def blocks_to_admit(self, request: Request) -> int:
         """Blocks that a request takes when it is admitted now."""
@@ -145,9 +184,9 @@ class KVMemory:
             fragmented = self.pool.unusable(needed) > 0
             return Refusal(request.id, needed, self.free_blocks, held_back, fragmented, no_slot)
         slot = self.slots.take(1) if self.layout.slot_bytes else None
-        self._holdings[request.id] = Holding(
-            self._split(request, blocks), slot[0] if slot else None
-        )
+        holding = Holding(self._split(request, blocks), slot[0] if slot else None)
+        holding.renew(self.layout.groups)
+        self._holdings[request.id] = holding
         return None
 
     def _split(self, request: Request, blocks: list[int]) -> tuple[GroupTable, ...]:
@@ -168,22 +207,20 @@ class KVMemory:
         Returns:
             False when the pool is dry; nothing was taken then.
         """
+        holding = self._holdings[request.id]
+        if tokens <= holding.room and request.computed < holding.passes:
+            return True
         missing: list[tuple[GroupTable, int]] = []
-        for group, table in zip(self.layout.groups, self._holdings[request.id].tables, strict=True):
+        for group, table in zip(self.layout.groups, holding.tables, strict=True):
             if group.reach.tokens:
                 self._let_go(group, table, request)
-            short = group.end_block(tokens) - table.end
-            if short > 0:
-                missing.append((table, short))
-        if not missing:
-            return True
+            missing.append((table, max(0, group.end_block(tokens) - table.end)))
         blocks = self.pool.take(sum(count for _, count in missing))
-        if blocks is None:
-            return False
-        for table, count in missing:
+        for table, count in missing if blocks else ():
             table.ids.extend(blocks[:count])
             del blocks[:count]
-        return True
+        holding.renew(self.layout.groups)
+        return blocks is not None
 
     def _let_go(self, group: LayerGroup, table: GroupTable, request: Request) -> None:
         """Take blocks out of a table that the next token cannot see any more.

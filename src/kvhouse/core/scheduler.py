@@ -230,20 +230,24 @@ class Scheduler:
 
     def _row(self, request: Request) -> Row:
         end = request.computed + request.in_flight
-        holding = self.memory.holding(request.id)
+        tables, starts = self.memory.tables(request.id, end)
         return Row(
             request.id,
             request.computed,
             request.in_flight,
             samples=end == request.known,
-            tables=self.memory.tables(request.id, end),
-            starts=tuple(table.first for table in holding.tables),
-            slot=holding.slot,
+            tables=tables,
+            starts=starts,
+            slot=self.memory.holding(request.id).slot,
         )
 
     def _sealed_by(self, row: Row) -> list[int]:
         """The blocks whose last token this row writes."""
         sealed: list[int] = []
+        # Blocks of every group end at multiples of the layout's block size.
+        size = self.memory.layout.block_size
+        if row.first // size == (row.first + row.count) // size:
+            return sealed
         for group, start, table in zip(
             self.memory.layout.groups, row.starts, row.tables, strict=True
         ):
