@@ -77,9 +77,7 @@ def _free_bytes(memory: KVMemory) -> int:
     return memory.free_blocks * layout.block_bytes + memory.slots.free_blocks * layout.slot_bytes
 
 
-def _entries(
-    kind: LayerGroup, tables: list[GroupTable], running: list[Request]
-) -> tuple[int, int]:
+def _entries(kind: LayerGroup, tables: list[GroupTable], running: list[Request]) -> tuple[int, int]:
     """Entries of tables that hold what is needed, and those that may come to hold it."""
     if kind.reach.kind == "another":
         return len(running) * (kind.other_tokens // kind.stride), 0

@@ -16,7 +16,7 @@ from kvhouse.core.step import BlockTable
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout, LayerGroup, PoolSize
 
-#: Largest pool; at 16 tokens a block, 268 million tokens.
+#: Most blocks of a pool, and most slots; at 16 tokens a block, 268 million tokens.
 MOST_BLOCKS = 2**24
 
 #: More tokens than any request has.
@@ -216,9 +216,11 @@ class KVMemory:
                 self._let_go(group, table, request)
             missing.append((table, max(0, group.end_block(tokens) - table.end)))
         blocks = self.pool.take(sum(count for _, count in missing))
-        for table, count in missing if blocks else ():
-            table.ids.extend(blocks[:count])
-            del blocks[:count]
+        if blocks is not None:
+            at = 0
+            for table, count in missing:
+                table.ids += blocks[at : at + count]
+                at += count
         holding.renew(self.layout.groups)
         return blocks is not None
 
@@ -273,10 +275,11 @@ def make_memory(
     """
     size = PoolSize(size) if isinstance(size, int) else size
     layout.require(size)
-    if size.blocks > MOST_BLOCKS:
-        raise KvhouseError(
-            f"a pool of {size.blocks:,} blocks is more than the {MOST_BLOCKS:,} that kvhouse "
-            "tracks: give less KV memory or larger blocks"
-        )
+    for count, what in ((size.blocks, "blocks"), (size.slots, "slots")):
+        if count > MOST_BLOCKS:
+            raise KvhouseError(
+                f"a pool of {count:,} {what} is more than the {MOST_BLOCKS:,} that kvhouse "
+                "tracks: give less KV memory or larger blocks"
+            )
     placement = Placement(get_policy(policy), layout, max_length, in_flight or max_length)
     return KVMemory(placement, size, watermark)

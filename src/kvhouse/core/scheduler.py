@@ -49,9 +49,13 @@ class Scheduler:
     prefill, chunked prefill, decode and resuming after a preemption are that one rule. When
     the pool runs dry the last arrived gives its blocks up and goes back to the head of the
     queue, so the oldest request always gets on and in the end every request finishes.
+
+    Raises:
+        KvhouseError: The memory was planned for shorter requests or smaller steps than these.
     """
 
     def __init__(self, memory: KVMemory, config: SchedulerConfig) -> None:
+        memory.placement.require(config.max_length, config.token_budget)
         self.memory = memory
         self.config = config
         self.waiting: deque[Request] = deque()

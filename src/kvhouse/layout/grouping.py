@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from itertools import accumulate
 from math import lcm
 
@@ -113,6 +112,6 @@ def _count(sizes: list[int], block_bytes: int) -> int:
     return count
 
 
-def _padding(sizes: list[list[int]], block_bytes: int) -> Fraction:
+def _padding(sizes: list[list[int]], block_bytes: int) -> float:
     """What the kind that is padded most takes of blocks, over the bytes of its layers."""
-    return max(Fraction(_count(each, block_bytes) * block_bytes, sum(each)) for each in sizes)
+    return max(_count(each, block_bytes) * block_bytes / sum(each) for each in sizes)
