@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-from kvhouse.core.memory import GroupTable, KVMemory
+from kvhouse.core.holding import GroupTable
+from kvhouse.core.memory import KVMemory
 from kvhouse.core.request import Request
 from kvhouse.layout import LayerGroup
 
@@ -62,11 +63,12 @@ def account(memory: KVMemory, running: Iterable[Request], head: Request | None) 
     """
     layout, running = memory.layout, list(running)
     used, reserved = len(running) * layout.slot_bytes, 0
-    for number, group in enumerate(layout.groups):
-        for request in running:
-            filled, fillable = _split(group, memory.holding(request.id).tables[number], request)
-            used += filled
-            reserved += fillable
+    for index, kind in layout.kinds:
+        tables = [memory.holding(request.id).tables[index] for request in running]
+        filled, fillable = _entries(kind, tables, running)
+        used += filled * kind.entry_bytes
+        reserved += fillable * kind.entry_bytes
+    for number in range(len(layout.groups)):
         used -= _in_shared_blocks(memory, number, running)
     unusable = memory.pool.unusable(memory.blocks_to_admit(head)) if head else 0
     block = layout.block_bytes
@@ -102,10 +104,8 @@ def _in_shared_blocks(memory: KVMemory, number: int, running: list[Request]) -> 
         return (pool.shared_blocks[number] + pool.saved_blocks[number]) * group.layer_bytes
     size, needed = group.block_size, 0
     for request in running:
-        oldest, table = (
-            group.reach.first(request.computed),
-            memory.holding(request.id).tables[number],
-        )
+        oldest = group.reach.first(request.computed)
+        table = memory.holding(request.id).tables[number]
         for index, block in enumerate(table.ids, table.first):
             if pool.references[block] > 1:
                 needed += min(size, max(0, (index + 1) * size - oldest))
@@ -117,12 +117,17 @@ def _free_bytes(memory: KVMemory) -> int:
     return memory.free_blocks * layout.block_bytes + memory.slots.free_blocks * layout.slot_bytes
 
 
-def _split(group: LayerGroup, table: GroupTable, request: Request) -> tuple[int, int]:
-    """Bytes of a table that hold what is needed, and those that may come to hold it."""
-    if group.reach.kind == "another":
-        return group.bytes_of(group.other_tokens), 0
-    written = request.computed + request.in_flight
-    oldest = group.reach.first(request.computed)
-    end = min(table.end * group.block_size, request.most_slots)
-    filled = group.bytes_of(written) - group.bytes_of(oldest)
-    return filled, group.bytes_of(end) - group.bytes_of(written)
+def _entries(kind: LayerGroup, tables: list[GroupTable], running: list[Request]) -> tuple[int, int]:
+    """Entries of tables that hold what is needed, and those that may come to hold it."""
+    if kind.reach.kind == "another":
+        return len(running) * (kind.other_tokens // kind.stride), 0
+    stride, size, first = kind.stride, kind.block_size, kind.reach.first
+    filled = fillable = oldest = 0
+    for table, request in zip(tables, running, strict=True):
+        written = (request.computed + request.in_flight) // stride
+        if kind.reach.tokens:
+            oldest = first(request.computed) // stride
+        end = min((table.first + len(table.ids)) * size, request.most_slots) // stride
+        filled += written - oldest
+        fillable += end - written
+    return filled, fillable

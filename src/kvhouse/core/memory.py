@@ -6,9 +6,10 @@ policies changes only how memory is handed out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kvhouse.core.blocks import BlockPool
+from kvhouse.core.holding import GroupTable, Holding
 from kvhouse.core.policy import DEFAULT_WATERMARK, PAGED, Placement, get_policy
 from kvhouse.core.pools import Pool, make_pool
 from kvhouse.core.request import Request
@@ -17,7 +18,7 @@ from kvhouse.core.step import BlockTable
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout, LayerGroup, PoolSize
 
-#: Largest pool; at 16 tokens a block, 268 million tokens.
+#: Most blocks of a pool, and most slots; at 16 tokens a block, 268 million tokens.
 MOST_BLOCKS = 2**24
 
 
@@ -40,36 +41,6 @@ class Refusal:
     held_back: int
     fragmented: bool
     no_slot: bool = False
-
-
-@dataclass(slots=True)
-class GroupTable:
-    """A request's blocks in one group of layers.
-
-    Attributes:
-        first: Index of the first block that is still held; those before it were let go.
-        ids: Block ids, in the order of the tokens.
-    """
-
-    first: int = 0
-    ids: list[int] = field(default_factory=list)
-
-    @property
-    def end(self) -> int:
-        """Index after the last block."""
-        return self.first + len(self.ids)
-
-
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """What one request holds: a table for each group, and a slot where there is a state."""
-
-    tables: tuple[GroupTable, ...]
-    slot: int | None
-
-    def blocks(self) -> list[int]:
-        """All its blocks, group by group."""
-        return [block for table in self.tables for block in table.ids]
 
 
 class KVMemory:
@@ -121,10 +92,23 @@ class KVMemory:
         """What a request holds."""
         return self._holdings[request]
 
-    def tables(self, request: int, tokens: int) -> tuple[BlockTable, ...]:
-        """For each group, the blocks that hold those of the first ``tokens`` tokens it keeps."""
-        pairs = zip(self.layout.groups, self._holdings[request].tables, strict=True)
-        return tuple(tuple(t.ids[: group.end_block(tokens) - t.first]) for group, t in pairs)
+    def tables(self, request: int, tokens: int) -> tuple[tuple[BlockTable, ...], tuple[int, ...]]:
+        """For each group, the blocks that hold those of the first ``tokens`` tokens it keeps.
+
+        Returns:
+            The tables, and for each the index of its first block.
+        """
+        holding = self._holdings[request]
+        # Blocks of every group end at multiples of the layout's block size.
+        size = -(-tokens // self.layout.block_size)
+        if holding.shown_for != size:
+            pairs = list(zip(self.layout.groups, holding.tables, strict=True))
+            holding.shown = (
+                tuple(tuple(t.ids[: group.end_block(tokens) - t.first]) for group, t in pairs),
+                tuple(table.first for _, table in pairs),
+            )
+            holding.shown_for = size
+        return holding.shown
 
     def blocks_to_admit(self, request: Request) -> int:
         """Blocks that a request takes when it is admitted now."""
@@ -161,7 +145,9 @@ class KVMemory:
             )
         tables = self._first_tables(match, counts, blocks)
         slots = self.slots.take(1) if self.layout.slot_bytes else None
-        self._holdings[request.id] = Holding(tables, slots[0] if slots else None)
+        holding = Holding(tables, slots[0] if slots else None)
+        holding.renew(self.layout.groups)
+        self._holdings[request.id] = holding
         request.computed = match.tokens
         request.reused += match.tokens
         return None
@@ -197,22 +183,22 @@ class KVMemory:
         Returns:
             False when the pool is dry; nothing was taken then.
         """
+        holding = self._holdings[request.id]
+        if tokens <= holding.room and request.computed < holding.passes:
+            return True
         missing: list[tuple[GroupTable, int]] = []
-        for group, table in zip(self.layout.groups, self._holdings[request.id].tables, strict=True):
+        for group, table in zip(self.layout.groups, holding.tables, strict=True):
             if group.reach.tokens:
                 self._let_go(group, table, request)
-            short = group.end_block(tokens) - table.end
-            if short > 0:
-                missing.append((table, short))
-        if not missing:
-            return True
+            missing.append((table, max(0, group.end_block(tokens) - table.end)))
         blocks = self.pool.take(sum(count for _, count in missing))
-        if blocks is None:
-            return False
-        for table, count in missing:
-            table.ids.extend(blocks[:count])
-            del blocks[:count]
-        return True
+        if blocks is not None:
+            at = 0
+            for table, count in missing:
+                table.ids += blocks[at : at + count]
+                at += count
+        holding.renew(self.layout.groups)
+        return blocks is not None
 
     def _let_go(self, group: LayerGroup, table: GroupTable, request: Request) -> None:
         """Take blocks out of a table that the next token cannot see any more.
@@ -282,11 +268,12 @@ def make_memory(
     """
     size = PoolSize(size) if isinstance(size, int) else size
     layout.require(size)
-    if size.blocks > MOST_BLOCKS:
-        raise KvhouseError(
-            f"a pool of {size.blocks:,} blocks is more than the {MOST_BLOCKS:,} that kvhouse "
-            "tracks: give less KV memory or larger blocks"
-        )
+    for count, what in ((size.blocks, "blocks"), (size.slots, "slots")):
+        if count > MOST_BLOCKS:
+            raise KvhouseError(
+                f"a pool of {count:,} {what} is more than the {MOST_BLOCKS:,} that kvhouse "
+                "tracks: give less KV memory or larger blocks"
+            )
     placement = Placement(get_policy(policy), layout, max_length, in_flight or max_length)
     if share and placement.policy != PAGED:
         raise KvhouseError(f"policy {placement.policy}: only paged memory can share prefixes")

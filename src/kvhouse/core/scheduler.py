@@ -57,9 +57,13 @@ class Scheduler:
     prefill, chunked prefill, decode and resuming after a preemption are that one rule. When
     the pool runs dry the last arrived gives its blocks up and goes back to the head of the
     queue, so the oldest request always gets on and in the end every request finishes.
+
+    Raises:
+        KvhouseError: The memory was planned for shorter requests or smaller steps than these.
     """
 
     def __init__(self, memory: KVMemory, config: SchedulerConfig) -> None:
+        memory.placement.require(config.max_length, config.token_budget)
         self.memory = memory
         self.config = config
         self._order = get_order(config.order)
@@ -270,20 +274,24 @@ class Scheduler:
 
     def _row(self, request: Request) -> Row:
         end = request.computed + request.in_flight
-        holding = self.memory.holding(request.id)
+        tables, starts = self.memory.tables(request.id, end)
         return Row(
             request.id,
             request.computed,
             request.in_flight,
             samples=end == request.known,
-            tables=self.memory.tables(request.id, end),
-            starts=tuple(table.first for table in holding.tables),
-            slot=holding.slot,
+            tables=tables,
+            starts=starts,
+            slot=self.memory.holding(request.id).slot,
         )
 
     def _sealed_by(self, row: Row) -> list[int]:
         """The blocks whose last token this row writes."""
         sealed: list[int] = []
+        # Blocks of every group end at multiples of the layout's block size.
+        size = self.memory.layout.block_size
+        if row.first // size == (row.first + row.count) // size:
+            return sealed
         for group, start, table in zip(
             self.memory.layout.groups, row.starts, row.tables, strict=True
         ):

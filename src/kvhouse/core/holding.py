@@ -1,0 +1,64 @@
+"""What one request holds of the pool: a block table per group of layers, and a slot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kvhouse.core.step import BlockTable
+from kvhouse.layout import LayerGroup
+
+#: More tokens than any request has.
+_NEVER = 2**62
+
+
+@dataclass(slots=True)
+class GroupTable:
+    """A request's blocks in one group of layers.
+
+    Attributes:
+        first: Index of the first block that is still held; those before it were let go.
+        ids: Block ids, in the order of the tokens.
+    """
+
+    first: int = 0
+    ids: list[int] = field(default_factory=list)
+
+    @property
+    def end(self) -> int:
+        """Index after the last block."""
+        return self.first + len(self.ids)
+
+
+@dataclass(slots=True)
+class Holding:
+    """What one request holds, and what a step asks of it in most cases, kept at hand.
+
+    Attributes:
+        tables: One for each group.
+        slot: Where its state lies; None where there is none.
+        room: Tokens that every table has blocks for.
+        passes: Computed tokens from which on a block lies out of reach.
+        shown: The tables and their starts, as rows carry them.
+        shown_for: Blocks of the layout's own size that ``shown`` was made for; -1 for none.
+    """
+
+    tables: tuple[GroupTable, ...]
+    slot: int | None
+    room: int = 0
+    passes: int = 0
+    shown: tuple[tuple[BlockTable, ...], tuple[int, ...]] = ((), ())
+    shown_for: int = -1
+
+    def blocks(self) -> list[int]:
+        """All its blocks, group by group."""
+        return [block for table in self.tables for block in table.ids]
+
+    def renew(self, groups: tuple[LayerGroup, ...]) -> None:
+        """Take in that the tables have changed."""
+        self.room = self.passes = _NEVER
+        for group, table in zip(groups, self.tables, strict=True):
+            if group.reach.kind != "another":
+                self.room = min(self.room, table.end * group.block_size)
+            if group.reach.tokens:
+                self.passes = min(self.passes, group.passed_at(table.first))
+        self.shown_for = -1
