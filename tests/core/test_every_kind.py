@@ -28,8 +28,10 @@ class Cells:
         self.cells, self.slots = {}, {}
 
     def carry_out(self, plan):
+        self.filled = set()
         for row in plan.rows:
             self._write(row)
+        assert sorted(self.filled) == sorted(plan.seals)
         for row in plan.rows:
             self._read(row)
 
@@ -45,7 +47,10 @@ class Cells:
             if group.reach.kind == "another":
                 positions = range(group.other_tokens if row.first == 0 else 0)
             for position in positions:
-                self.cells[self._of(row, index, position)] = (row.request, index, position)
+                block, place = self._of(row, index, position)
+                self.cells[block, place] = (row.request, index, position)
+                if place == group.block_size - 1 and group.reach.kind != "another":
+                    self.filled.add(block)
         if row.first == 0:
             self.slots[row.slot] = row.request
 
@@ -84,7 +89,18 @@ def held(scheduler, request):
     return len(scheduler.memory.holding(request.id).blocks())
 
 
-def check_held(scheduler, admitted, placement):
+def check_spread(memory, request, naive):
+    """A paged table begins with the oldest token that is needed and ends with what is known."""
+    for group, table in zip(memory.layout.groups, memory.holding(request.id).tables, strict=True):
+        if group.reach.kind == "another":
+            continue
+        assert (table.end - 1) * group.block_size < request.known
+        if request.in_flight:
+            oldest = min(min(naive.sees(layer, request.computed)) for layer in group.layers)
+            assert table.first * group.block_size <= oldest < (table.first + 1) * group.block_size
+
+
+def check_held(scheduler, admitted, placement, naive):
     """No request holds more than planned; a prefill takes nothing after its admission."""
     memory = scheduler.memory
     for request in scheduler.running:
@@ -96,6 +112,7 @@ def check_held(scheduler, admitted, placement):
             assert request.preemptions == 0
             continue
         assert now <= memory.layout.blocks_for(request.most_slots, placement.in_flight)
+        check_spread(memory, request, naive)
         if request.computed + request.in_flight <= known:
             assert now <= first
 
@@ -154,7 +171,7 @@ def test_rows_find_what_they_need_and_everyone_finishes(any_spec, naive, answer,
         for request in plan.admitted:
             admitted[request] = by_id[request].known, held(scheduler, by_id[request])
         cells.carry_out(plan)
-        check_held(scheduler, admitted, placement)
+        check_held(scheduler, admitted, placement, naive)
         ledger = scheduler.ledger()
         assert ledger.used == used_bytes(scheduler, spec, naive)
         assert sum(ledger.to_dict().values()) == 2 * ledger.total == 2 * memory.total_bytes
