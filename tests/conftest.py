@@ -136,9 +136,7 @@ KINDS = st.one_of(
     st.builds(CrossAttention, **HEADS),
     st.builds(LatentAttention, st.just(4), st.just(32), st.just(8), st.none() | SPANS),
     st.builds(Indexer, st.just(16), st.sampled_from([None, "float32"]), st.integers(0, 2)),
-    st.builds(
-        State, st.sampled_from([(Tensor(48),), (Tensor(64, "float32"), Convolution(8, 4))])
-    ),
+    st.builds(State, st.sampled_from([(Tensor(48),), (Tensor(64, "float32"), Convolution(8, 4))])),
     st.builds(SharedVector, st.just(4), st.just(24), SPANS),
     st.builds(HiddenStates, st.just(32), st.none() | SPANS),
     st.builds(

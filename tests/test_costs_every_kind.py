@@ -133,9 +133,11 @@ def test_one_layer_by_hand(naive, layer, read, written, pairs):
     assert cost.attention_flops == pairs * 64
 
 
-def test_a_state_is_read_once_it_is_there_and_always_written(naive):
-    spec = naive.make_spec([State((Tensor(20), Tensor(5, "float32")))])
-    roofline = Roofline(spec, KVLayout.of(spec), DEVICE)
-    begun, resumed = (roofline.step(plan_of([(first, 3)])) for first in (0, 4))
-    assert (begun.kv_read_bytes, begun.kv_written_bytes) == (0, 60)
-    assert (resumed.kv_read_bytes, resumed.kv_written_bytes) == (60, 60)
+@pytest.mark.parametrize("first", [0, 1, 4])
+def test_a_state_and_another_input_are_read_once_they_are_there(naive, first):
+    spec = naive.make_spec([State((Tensor(20), Tensor(5, "float32"))), CrossAttention(2, 1, 8, 8)])
+    roofline = Roofline(spec, KVLayout.of(spec, other_tokens=7), DEVICE)
+    cost = roofline.step(plan_of([(first, 3)]))
+    # A state of 60 bytes, written in every step; 7 tokens of 32 bytes, written in the first.
+    moved = (cost.kv_read_bytes, cost.kv_written_bytes)
+    assert moved == ((60 + 7 * 32, 60) if first else (0, 60 + 7 * 32))

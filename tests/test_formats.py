@@ -1,6 +1,7 @@
 """Bytes of a vector in each format against tables."""
 
 import pytest
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from kvhouse.errors import KvhouseError
 from kvhouse.formats import FORMATS, get_format
@@ -25,8 +26,6 @@ def test_bytes_of_a_vector(name):
 
 
 def test_int4_takes_what_a_block_of_q4_0_takes():
-    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-
     elements, size = GGML_QUANT_SIZES[GGMLQuantizationType.Q4_0]
     assert (elements, size) == (32, 18)
     assert [FORMATS["int4"].vector_bytes(n * elements) for n in (1, 2, 4)] == [18, 36, 72]

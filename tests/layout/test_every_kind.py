@@ -11,6 +11,7 @@ from kvhouse.errors import KvhouseError, UnsupportedModel
 from kvhouse.formats import FORMATS, get_format
 from kvhouse.layout import KVLayout
 from kvhouse.layout.grouping import MOST_GROUPS
+from kvhouse.spec import load
 from kvhouse.spec.layers import (
     ChunkedAttention,
     CrossAttention,
@@ -75,9 +76,7 @@ def test_what_is_held_is_what_is_kept_and_padding_and_rounding(
         assert kept == logical
     held = layout.held_bytes(tokens, in_flight)
     padding = layout.padding_bytes(tokens, in_flight)
-    filled = sum(
-        group.blocks_for(tokens, in_flight) * group.layer_bytes for group in layout.groups
-    )
+    filled = sum(group.blocks_for(tokens, in_flight) * group.layer_bytes for group in layout.groups)
     assert held == padding + filled + layout.slot_bytes
     assert held - padding >= kept
 
@@ -196,9 +195,7 @@ def test_a_pool_is_all_that_the_budget_holds(
 def test_gemma_3_27b_written_out():
     # 62 layers of 16 KV heads of 128: ten keep every token, 52 a window of 1,024. Blocks of five
     # layers cut them into 2 and 11 groups, and only three layers' places in 65 stay empty.
-    from kvhouse import spec
-
-    layout = KVLayout.of(spec.load("gemma-3-27b"), "bf16", 16)
+    layout = KVLayout.of(load("gemma-3-27b"), "bf16", 16)
     assert layout.block_bytes == 5 * 16 * (2 * 16 * 128 * 2)
     assert [len(group.layers) for group in layout.groups if group.reach.kind == "all"] == [5, 5]
     windows = [len(group.layers) for group in layout.groups if group.reach.kind == "window"]

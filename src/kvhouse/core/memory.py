@@ -6,7 +6,7 @@ policies changes only how memory is handed out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kvhouse.core.blocks import BlockPool
 from kvhouse.core.policy import DEFAULT_WATERMARK, PAGED, Placement, get_policy
@@ -49,12 +49,14 @@ class GroupTable:
     """A request's blocks in one group of layers.
 
     Attributes:
+        group: The layers.
         first: Index of the first block that is still held; those before it were let go.
         ids: Block ids, in the order of the tokens.
     """
 
-    first: int = 0
-    ids: list[int] = field(default_factory=list)
+    group: LayerGroup
+    first: int
+    ids: list[int]
 
     @property
     def end(self) -> int:
@@ -86,15 +88,16 @@ class Holding:
         """All its blocks, group by group."""
         return [block for table in self.tables for block in table.ids]
 
-    def renew(self, groups: tuple[LayerGroup, ...]) -> None:
+    def renew(self) -> None:
         """Take in that the tables have changed."""
-        self.room = self.passes = _NEVER
-        for group, table in zip(groups, self.tables, strict=True):
+        room = passes = _NEVER
+        for table in self.tables:
+            group = table.group
             if group.reach.kind != "another":
-                self.room = min(self.room, table.end * group.block_size)
+                room = min(room, table.end * group.block_size)
             if group.reach.tokens:
-                self.passes = min(self.passes, group.passed_at(table.first))
-        self.shown_for = -1
+                passes = min(passes, group.passed_at(table.first))
+        self.room, self.passes, self.shown_for = room, passes, -1
 
 
 class KVMemory:
@@ -149,11 +152,12 @@ class KVMemory:
         # Blocks of every group end at multiples of the layout's block size.
         size = -(-tokens // self.layout.block_size)
         if holding.shown_for != size:
-            pairs = list(zip(self.layout.groups, holding.tables, strict=True))
-            holding.shown = (
-                tuple(tuple(t.ids[: group.end_block(tokens) - t.first]) for group, t in pairs),
-                tuple(table.first for _, table in pairs),
-            )
+            tables, starts = [], []
+            for table in holding.tables:
+                held = table.group.end_block(tokens) - table.first
+                tables.append(tuple(table.ids[:held]))
+                starts.append(table.first)
+            holding.shown = tuple(tables), tuple(starts)
             holding.shown_for = size
         return holding.shown
 
@@ -185,7 +189,7 @@ class KVMemory:
             return Refusal(request.id, needed, self.free_blocks, held_back, fragmented, no_slot)
         slot = self.slots.take(1) if self.layout.slot_bytes else None
         holding = Holding(self._split(request, blocks), slot[0] if slot else None)
-        holding.renew(self.layout.groups)
+        holding.renew()
         self._holdings[request.id] = holding
         return None
 
@@ -197,7 +201,7 @@ class KVMemory:
         tables, at = [], 0
         for group in self.layout.groups:
             count = group.blocks_for(tokens, self.placement.in_flight)
-            tables.append(GroupTable(0, blocks[at : at + count]))
+            tables.append(GroupTable(group, 0, blocks[at : at + count]))
             at += count
         return tuple(tables)
 
@@ -210,34 +214,38 @@ class KVMemory:
         holding = self._holdings[request.id]
         if tokens <= holding.room and request.computed < holding.passes:
             return True
+        needed = 0
         missing: list[tuple[GroupTable, int]] = []
-        for group, table in zip(self.layout.groups, holding.tables, strict=True):
-            if group.reach.tokens:
-                self._let_go(group, table, request)
-            missing.append((table, max(0, group.end_block(tokens) - table.end)))
-        blocks = self.pool.take(sum(count for _, count in missing))
+        for table in holding.tables:
+            if table.group.reach.tokens:
+                self._let_go(table, request)
+            short = table.group.end_block(tokens) - table.end
+            if short > 0:
+                needed += short
+                missing.append((table, short))
+        blocks = self.pool.take(needed)
         if blocks is not None:
             at = 0
             for table, count in missing:
                 table.ids += blocks[at : at + count]
                 at += count
-        holding.renew(self.layout.groups)
+        holding.renew()
         return blocks is not None
 
-    def _let_go(self, group: LayerGroup, table: GroupTable, request: Request) -> None:
+    def _let_go(self, table: GroupTable, request: Request) -> None:
         """Take blocks out of a table that the next token cannot see any more.
 
         They serve the tokens to come, as far as these are known; a contiguous request keeps all
         it has, since its run cannot be given back in parts.
         """
-        passed = group.first_block(request.computed) - table.first
+        passed = table.group.first_block(request.computed) - table.first
         if passed <= 0:
             return
         freed, table.ids[:passed] = table.ids[:passed], []
         table.first += passed
         reused = len(freed)
         if self.policy == PAGED:
-            reused = max(0, min(reused, group.end_block(request.known) - table.end))
+            reused = max(0, min(reused, table.group.end_block(request.known) - table.end))
             self.pool.give_back(freed[reused:])
         table.ids.extend(freed[:reused])
 
