@@ -21,13 +21,14 @@ from kvhouse.spec.patterns import layer_types
 from kvhouse.spec.weight_experts import feed_forward
 from kvhouse.spec.weight_forms import FORMS
 from kvhouse.spec.weight_mixers import attention, latent, sparse_indexer
+from kvhouse.spec.weight_rare import RARE
 from kvhouse.spec.weight_states import STATES
 from kvhouse.spec.weights import Form, Part, norm_count, on, total
 
 _LATENT = frozenset(
     [
         *("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa"),
-        *("minicpm3", "sarvam_mla", "youtu", "axk1"),
+        *("minicpm3", "sarvam_mla", "youtu", "axk1", "kimi_linear", "bailing_hybrid"),
     ]
 )
 
@@ -64,7 +65,7 @@ def count_weights(config: Config) -> Weights:
         SpecError: A field that decides them is missing or impossible.
     """
     config = config.filled(class_fields().get(config.model_type, {}))
-    form = FORMS.get(config.model_type)
+    form = FORMS.get(config.model_type) or RARE.get(config.model_type)
     exact = form is not None
     part = _whole(config, form or FORMS["llama"])
     active = sum(one.active_parameters for one in part.experts)

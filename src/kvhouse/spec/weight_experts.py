@@ -24,8 +24,9 @@ _SHARED_WIDTHS = (
 
 
 def first(config: Config, names: tuple[str, ...], least: int = 1) -> int | None:
-    """The value of the first of several fields that is there."""
-    for name in names:
+    """The value of the first of several fields that the file states, else that the class has."""
+    stated = [name for name in names if config.stated.get(name) is not None]
+    for name in (*stated, *names):
         value = config.maybe(name, least)
         if value is not None:
             return value
@@ -49,11 +50,15 @@ def feed_forward(config: Config, form: Form, index: int) -> Part:
 
 def mixture(config: Config, form: Form) -> Part:
     """Router, routed experts, and those that every token passes through."""
-    hidden, experts = config.hidden, needed(config, COUNTS)
-    inner = needed(config, _WIDTHS)
-    routed = routed_experts(config, experts, mlp(inner, hidden, form).matrices)
-    part = linear(experts, hidden) + Part(others=form.router * experts) + routed
-    return part + _shared(config, form, inner)
+    hidden, experts, inner = config.hidden, expert_count(config), needed(config, _WIDTHS)
+    each = mlp(inner, hidden, form, form.expert_bias)
+    part = linear(experts, hidden) + Part(others=(form.router + each.others) * experts)
+    return part + routed_experts(config, experts, each.matrices) + _shared(config, form, inner)
+
+
+def expert_count(config: Config) -> int:
+    """Routed experts in one layer."""
+    return needed(config, COUNTS)
 
 
 def routed_experts(config: Config, experts: int, each: int) -> Part:
@@ -67,6 +72,8 @@ def routed_experts(config: Config, experts: int, each: int) -> Part:
 def _shared(config: Config, form: Form, inner: int) -> Part:
     if form.shared == "count":
         shared = inner * (first(config, _SHARED_COUNTS, 0) or 0)
+    elif form.shared == "one":
+        shared = inner
     elif form.shared == "width":
         shared = first(config, _SHARED_WIDTHS, 0) or 0
     else:
@@ -110,7 +117,9 @@ def _listed(config: Config) -> Sparse | None:
 
 def by_step(config: Config) -> Sparse:
     """Qwen's mixtures: every ``decoder_sparse_step``-th layer that is not listed as plain."""
-    step, plain = config.maybe("decoder_sparse_step") or 1, config.integers("mlp_only_layers") or ()
+    step, plain = config.maybe("decoder_sparse_step") or 1, config.integers("mlp_only_layers")
+    if plain is None:
+        plain = [0, 1] if config.model_type == "flint" else []
     some = first(config, COUNTS, 0) or 0
     return lambda i: i not in plain and some > 0 and (i + 1) % step == 0
 

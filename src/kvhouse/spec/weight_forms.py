@@ -18,7 +18,7 @@ from kvhouse.spec.weight_experts import (
     from_layer,
     llama4,
 )
-from kvhouse.spec.weights import Form, Part, Switch, linear, on
+from kvhouse.spec.weights import Form, Part, Switch, linear, mlp, on
 
 
 def _flag_norms(flag: str, with_it: int, without: int) -> Callable[[Config], int]:
@@ -71,6 +71,17 @@ def _lambdas(config: Config, _: int, __: str) -> Part:
 
 def _compressed_sandwich(config: Config) -> int:
     return 4 if config.flag("use_sandwich_norm", True) else 2
+
+
+def _lfm2_mlp(config: Config, _: int, __: str) -> Part:
+    """LFM2: the stated width is cut to two thirds and rounded up, unless a flag forbids it."""
+    inner = config.size("intermediate_size")
+    if config.flag("block_auto_adjust_ff_dim", True):
+        inner, multiple = int(2 * inner / 3), config.size("block_multiple_of")
+        if config.states("block_ffn_dim_multiplier"):
+            scaled = int(config.number("block_ffn_dim_multiplier") * inner)
+            inner = -(-scaled // multiple) * multiple
+    return mlp(inner, config.hidden, Form())
 
 
 _BIAS: Switch = "attention_bias"
@@ -239,7 +250,7 @@ _MIXTURES = {
     "sarvam_moe": replace(_DEEPSEEK, qk_norm="dim", qk_when="use_qk_norm"),
     "solar_open": replace(_DEEPSEEK, sparse=everywhere),
     "llama4_text": replace(
-        _ATTENTION_BIAS, sparse=llama4, widths=("intermediate_size_mlp",)
+        _ATTENTION_BIAS, sparse=llama4, shared="one", widths=("intermediate_size_mlp",)
     ),
     "jamba": Form(sparse=by_period),
     "qwen3_next": _QWEN_NEXT,
@@ -250,7 +261,7 @@ _MIXTURES = {
     "granitemoehybrid": _GRANITE_MOE,
     "lfm2_moe": Form(qk_norm="dim", sparse=from_layer("num_dense_layers")),
     "lfm3": replace(_QWEN3, norms=_compressed_sandwich, gate="head"),
-    "lfm2": Form(qk_norm="dim"),
+    "lfm2": Form(qk_norm="dim", feed=_lfm2_mlp),
     "bamba": _LLAMA,
     "falcon_h1": _LLAMA,
 }

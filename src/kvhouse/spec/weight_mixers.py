@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from kvhouse.spec.attention import head_dim, kv_heads
 from kvhouse.spec.config import Config
 from kvhouse.spec.layers import FullAttention, LatentAttention
@@ -64,7 +66,12 @@ def sparse_indexer(config: Config) -> Part:
     return part + Part(others=2 * dim) + linear(heads, config.hidden)
 
 
-def mamba1(config: Config, normed: bool = False) -> Part:
+#: The fields that state biases of projections and of convolutions.
+MAMBA_BIASES = ("mamba_proj_bias", "mamba_conv_bias")
+BIASES = ("use_bias", "use_conv_bias")
+
+
+def mamba1(config: Config, biases: tuple[str, str], normed: bool = False) -> Part:
     """Mamba (arXiv 2312.00752); ``normed`` where step, B and C have norms (Jamba)."""
     hidden = config.hidden
     inner = int(config.number("expand" if config.states("expand") else "mamba_expand") * hidden)
@@ -73,8 +80,7 @@ def mamba1(config: Config, normed: bool = False) -> Part:
         config.either("conv_kernel", "mamba_d_conv"),
     )
     rank = _step_rank(config)
-    bias = on(config, _either(config, "mamba_proj_bias", "use_bias"))
-    conv_bias = on(config, _either(config, "mamba_conv_bias", "use_conv_bias"))
+    bias, conv_bias = on(config, biases[0]), on(config, biases[1])
     part = linear(2 * inner, hidden, bias) + linear(hidden, inner, bias)
     part += linear(rank + 2 * size, inner) + linear(inner, rank, True)
     part += Part(others=inner * (size + 1) + inner * (kernel + conv_bias))
@@ -91,24 +97,33 @@ def _either(config: Config, one: str, other: str) -> str:
     return one if config.states(one) else other
 
 
-def mamba2(
-    config: Config, inner: int, groups: int, size: int, heads: int, kernel: int, norm: bool = True
-) -> Part:
+@dataclass(frozen=True, slots=True)
+class Mamba2:
+    """Sizes of a Mamba 2 mixer."""
+
+    inner: int
+    groups: int
+    size: int
+    heads: int
+    kernel: int
+
+
+def mamba2(config: Config, of: Mamba2, biases: tuple[str, str], norm: bool = True) -> Part:
     """Mamba 2 (arXiv 2405.21060): one projection for gate, inputs, B, C and step."""
-    channels = inner + 2 * groups * size
-    bias = on(config, _either(config, "mamba_proj_bias", "use_bias"))
-    conv_bias = on(config, _either(config, "mamba_conv_bias", "use_conv_bias"))
-    part = linear(inner + channels + heads, config.hidden, bias)
-    part += linear(config.hidden, inner, bias)
-    return part + Part(others=3 * heads + channels * (kernel + conv_bias) + inner * norm)
+    channels = of.inner + 2 * of.groups * of.size
+    bias, conv_bias = on(config, biases[0]), on(config, biases[1])
+    part = linear(of.inner + channels + of.heads, config.hidden, bias)
+    part += linear(config.hidden, of.inner, bias)
+    vectors = 3 * of.heads + channels * (of.kernel + conv_bias) + of.inner * norm
+    return part + Part(others=vectors)
 
 
-def delta_net(config: Config, low_rank: int = 0) -> Part:
+def delta_net(config: Config) -> Part:
     """Gated delta net (arXiv 2412.06464): q, k, v, a gate, and two numbers per value head."""
     keys = config.size("linear_num_key_heads") * config.size("linear_key_head_dim")
     heads, dim = config.size("linear_num_value_heads"), config.size("linear_value_head_dim")
     channels, kernel = 2 * keys + heads * dim, config.size("linear_conv_kernel_dim")
-    part = linear(channels + heads * dim + 2 * heads + low_rank, config.hidden)
+    part = linear(channels + heads * dim + 2 * heads, config.hidden)
     part += linear(config.hidden, heads * dim)
     return part + Part(others=2 * heads + channels * kernel + dim)
 

@@ -101,8 +101,9 @@ class Form:
         sinks: A learned number per head, which the softmax sees as a further key.
         sparse: For a mixture of experts, which layers have one.
         shared: How the width of experts that all tokens pass through is stated: ``count`` of experts
-            of the routed ones' width, or a ``width`` of its own.
+            of the routed ones' width, ``one`` of that width, or a ``width`` of its own.
         shared_gate: A number per token that weighs the shared expert.
+        expert_bias: A bias on each matrix of each expert.
         router: Vectors as long as the number of experts beside the router's matrix.
         positions: Rows of a learned position table.
         once: Further parts of the model, outside the layers.
@@ -130,6 +131,7 @@ class Form:
     sparse: Callable[[Config], Callable[[int], bool]] | None = None
     shared: str = ""
     shared_gate: bool = False
+    expert_bias: bool = False
     router: int = 0
     positions: Callable[[Config], int] | None = None
     once: tuple[Callable[[Config], Part], ...] = ()
