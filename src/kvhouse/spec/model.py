@@ -48,6 +48,8 @@ class ModelSpec:
         weights_note: What the count rests on or leaves out, in words; empty where it is all there
             is to say.
         experts: Routed experts, all of them; empty for a dense model.
+        mixer_parameters: Of the matrices that every token passes through, those of attention or of
+            what stands in its place; 0 where they are not told apart.
         storage: How a quantised checkpoint stores its weights, as its config says; None where
             every weight has ``dtype``, and where a file's header gives ``stored_weight_bytes``.
         mtp_layers: Layers that predict further tokens (multi-token prediction). The model runs
@@ -69,6 +71,7 @@ class ModelSpec:
     weights_basis: Basis = "exact"
     weights_note: str = ""
     experts: tuple[Experts, ...] = ()
+    mixer_parameters: int = 0
     storage: Storage | None = None
     mtp_layers: tuple[Layer, ...] = ()
 
@@ -118,11 +121,10 @@ class ModelSpec:
         storage = self._storage(dtype)
         if dtype is None and self.stored_weight_bytes is not None:
             return self.stored_weight_bytes
-        parameters, matrices, experts = self.counted()[0], self._dense(), self._routed()
+        experts = sum(group.parameters for group in self.experts)
+        rest = self.counted()[0] - self._dense() - experts
         return (
-            storage.matrices.bytes(matrices)
-            + storage.experts.bytes(experts)
-            + storage.rest.bytes(parameters - matrices - experts)
+            self._dense_bytes(storage) + storage.experts.bytes(experts) + storage.rest.bytes(rest)
         )
 
     def weight_bytes_basis(self, dtype: str | None = None) -> Basis:
@@ -183,7 +185,7 @@ class ModelSpec:
         if not read.floor:
             return read
         head = self._head() if sampled else 0
-        always = storage.matrices.bytes(self._dense()) + storage.rest.bytes(head)
+        always = self._dense_bytes(storage) + storage.rest.bytes(head)
         return Read(
             always + storage.experts.bytes(active),
             always + storage.experts.bytes(read.expected - read.floor + active),
@@ -199,17 +201,19 @@ class ModelSpec:
         """The output projection."""
         return self.vocab_size * self.hidden_size
 
-    def _routed(self) -> int:
-        return sum(group.parameters for group in self.experts)
-
     def _dense(self) -> int:
         """Matrices of the layers that every token passes through."""
         active = sum(group.active_parameters for group in self.experts)
         return self.counted()[1] - active - self._head()
 
+    def _dense_bytes(self, storage: Storage) -> int:
+        others = self._dense() - self.mixer_parameters
+        return storage.mixers.bytes(self.mixer_parameters) + storage.matrices.bytes(others)
+
     def with_mtp(self) -> ModelSpec:
-        """The model with its prediction layers among its layers, as an engine keeps them that
-        speculates with them.
+        """The model with its prediction layers among its layers.
+
+        So an engine keeps them that speculates with them.
         """
         return replace(self, layers=self.layers + self.mtp_layers, mtp_layers=())
 

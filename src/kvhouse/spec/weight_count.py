@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from kvhouse.errors import UnsupportedModel
 from kvhouse.spec.config import Config
 from kvhouse.spec.experts import Experts
 from kvhouse.spec.pattern_rules import (
@@ -18,7 +19,7 @@ from kvhouse.spec.pattern_rules import (
     LINEAR,
 )
 from kvhouse.spec.patterns import layer_types
-from kvhouse.spec.weight_experts import feed_forward
+from kvhouse.spec.weight_experts import COUNTS, feed_forward, first, from_layer
 from kvhouse.spec.weight_forms import FORMS
 from kvhouse.spec.weight_mixers import attention, latent, sparse_indexer
 from kvhouse.spec.weight_rare import RARE
@@ -41,12 +42,14 @@ class Weights:
         parameters: All, tied ones counted once.
         matmul_parameters: Those that one token is multiplied with.
         experts: Routed experts.
+        mixers: Weights in the matrices of attention or of what stands in its place.
         exact: Whether the family's own form was counted, not a general one.
     """
 
     parameters: int
     matmul_parameters: int
     experts: tuple[Experts, ...]
+    mixers: int
     exact: bool
 
 
@@ -58,29 +61,48 @@ def class_fields() -> dict[str, dict[str, Any]]:
     return entries
 
 
-def count_weights(config: Config) -> Weights:
+def count_weights(config: Config, tied: bool | None = None) -> Weights:
     """Count the weights of a decoder.
+
+    Args:
+        config: The decoder's config.
+        tied: What a larger model around it says of tied embeddings, if it does.
 
     Raises:
         SpecError: A field that decides them is missing or impossible.
     """
-    config = config.filled(class_fields().get(config.model_type, {}))
+    around = {} if tied is None else {"tie_word_embeddings": tied}
+    config = config.filled({**class_fields().get(config.model_type, {}), **around})
     form = FORMS.get(config.model_type) or RARE.get(config.model_type)
-    exact = form is not None
-    part = _whole(config, form or FORMS["llama"])
+    chosen, kinds = form or _general(config), layer_types(config)
+    sparse = chosen.sparse(config) if chosen.sparse else None
+    mixers = total([mixer(config, chosen, index, kind) for index, kind in enumerate(kinds)])
+    rest = [
+        _rest_of_layer(config, chosen, index, kind, sparse is not None and sparse(index))
+        for index, kind in enumerate(kinds)
+    ]
+    part = total([mixers, *rest, *_outside(config, chosen)])
     active = sum(one.active_parameters for one in part.experts)
-    return Weights(part.parameters, part.matrices + active, part.experts, exact)
+    exact = form is not None
+    return Weights(part.parameters, part.matrices + active, part.experts, mixers.matrices, exact)
 
 
-def _whole(config: Config, form: Form) -> Part:
-    hidden, vocab = config.hidden, config.size("vocab_size")
-    parts = [layer(config, form, index, kind) for index, kind in enumerate(layer_types(config))]
-    parts += [once(config) for once in form.once]
+def _general(config: Config) -> Form:
+    """The form of a family that has none of its own: that of Llama, with experts if stated."""
+    if first(config, COUNTS) is None:
+        return FORMS["llama"]
+    sparse = from_layer("first_k_dense_replace", "num_dense_layers")
+    return replace(FORMS["llama"], sparse=sparse, shared="count")
+
+
+def _outside(config: Config, form: Form) -> list[Part]:
+    """Tables, the last norm, the output projection and what else lies outside the layers."""
+    parts = [once(config) for once in form.once]
     final = form.final_norm(config) if callable(form.final_norm) else form.final_norm
-    parts.append(Part(others=hidden * form.norm * final))
+    parts.append(Part(others=config.hidden * form.norm * final))
     if form.positions:
-        parts.append(Part(others=form.positions(config) * hidden))
-    return total([*parts, _embeddings(config, form, vocab)])
+        parts.append(Part(others=form.positions(config) * config.hidden))
+    return [*parts, _embeddings(config, form, config.size("vocab_size"))]
 
 
 def _embeddings(config: Config, form: Form, vocab: int) -> Part:
@@ -90,25 +112,34 @@ def _embeddings(config: Config, form: Form, vocab: int) -> Part:
     return Part(matrices=size, others=(0 if tied else size) + vocab * on(config, form.head_bias))
 
 
-def layer(config: Config, form: Form, index: int, kind: str) -> Part:
-    """One layer: what mixes tokens, what mixes channels, and the norms."""
+def _rest_of_layer(config: Config, form: Form, index: int, kind: str, sparse: bool) -> Part:
+    """What mixes channels in a layer, and the norms."""
     part = Part(others=norm_count(config, form) * form.norm * config.hidden)
-    part += _mixer(config, form, index, kind)
-    part += form.feed(config, index, kind) if form.feed else feed_forward(config, form, index)
+    part += form.feed(config, index, kind) if form.feed else feed_forward(config, form, sparse)
     for beside in form.beside:
         part += beside(config, index, kind)
     return part
 
 
-def _mixer(config: Config, form: Form, index: int, kind: str) -> Part:
+def mixer(config: Config, form: Form, index: int, kind: str) -> Part:
+    """What mixes tokens in a layer."""
     if form.mixer:
         return form.mixer(config, index, kind)
     if kind in (LINEAR, CONV):
-        return STATES[config.model_type](config)
+        return _state(config)
     if config.model_type in _LATENT:
         part = latent(config, form, index, kind)
         return part + sparse_indexer(config) if kind == INDEXED else part
     part = attention(config, form, index, kind)
     if kind in (HYBRID, HYBRID_SLIDING):
-        part += STATES[config.model_type](config)
+        part += _state(config)
     return part
+
+
+def _state(config: Config) -> Part:
+    state = STATES.get(config.model_type)
+    if state is None:
+        raise UnsupportedModel(
+            f"{config.where}: the weights of {config.model_type!r} states are not known"
+        )
+    return state(config)

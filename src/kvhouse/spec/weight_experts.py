@@ -41,9 +41,9 @@ def needed(config: Config, names: tuple[str, ...]) -> int:
     return value
 
 
-def feed_forward(config: Config, form: Form, index: int) -> Part:
-    """The part of layer ``index`` that mixes channels."""
-    if form.sparse is not None and form.sparse(config)(index):
+def feed_forward(config: Config, form: Form, sparse: bool) -> Part:
+    """The part of a layer that mixes channels: a mixture where it is ``sparse``, or an MLP."""
+    if sparse:
         return mixture(config, form)
     return mlp(width(config, form), config.hidden, form, on(config, form.mlp_bias))
 

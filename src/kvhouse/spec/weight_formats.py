@@ -88,11 +88,13 @@ class Storage:
     """How a quantised checkpoint stores its parts.
 
     Attributes:
-        matrices: Matrices of the layers that every token passes through.
+        mixers: Matrices of attention, or of whatever mixes tokens in its place.
+        matrices: Other matrices of the layers that every token passes through.
         experts: Matrices of routed experts.
         rest: Everything else: tables, output projection, norms, biases.
     """
 
+    mixers: WeightFormat
     matrices: WeightFormat
     experts: WeightFormat
     rest: WeightFormat
@@ -102,10 +104,18 @@ class Storage:
         """All weights in the format ``name``, of a model published in the dtype ``published``."""
         chosen = weight_format(name)
         rest = weight_format(published) if chosen.quantised else chosen
-        return cls(chosen, chosen, rest)
+        return cls(chosen, chosen, chosen, rest)
 
     @property
     def name(self) -> str:
         """The formats in words."""
-        parts = dict.fromkeys((self.matrices.name, self.experts.name, self.rest.name))
-        return ", ".join(parts)
+        return ", ".join(dict.fromkeys(part.name for part in self._parts))
+
+    @property
+    def quantised(self) -> bool:
+        """Whether any part is."""
+        return any(part.quantised for part in self._parts)
+
+    @property
+    def _parts(self) -> tuple[WeightFormat, ...]:
+        return self.mixers, self.matrices, self.experts, self.rest

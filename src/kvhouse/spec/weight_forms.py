@@ -95,28 +95,20 @@ _FROM_FIRST = from_layer("first_k_dense_replace")
 _DEEPSEEK = replace(_ATTENTION_BIAS, sparse=_FROM_FIRST, shared="count")
 _QWEN_MOE = replace(_QWEN3, sparse=by_step)
 _QWEN_NEXT = replace(_QWEN_MOE, shared="width", shared_gate=True, gate="dim")
-_GPT2 = replace(
-    _LAYER_NORM, widths=("n_inner", "intermediate_size"), ratio=4, positions=table()
-)
+_GPT2 = replace(_LAYER_NORM, widths=("n_inner", "intermediate_size"), ratio=4, positions=table())
 _GPTJ = Form(
     norm=2, norms=1, gated=False, mlp_bias=True, head_bias=True, widths=("n_inner",), ratio=4
 )
-_GRANITE_MOE = Form(
-    qkv_bias=_BIAS, output_bias=_BIAS, sparse=everywhere, shared="width"
-)
+_GRANITE_MOE = Form(qkv_bias=_BIAS, output_bias=_BIAS, sparse=everywhere, shared="width")
 
 _DENSE = {
     "apertus": replace(_QWEN3, gated=False, beside=(_alphas,)),
     "apertus1p5_text": replace(_QWEN3, gated=False, beside=(_alphas,)),
     "arcee": replace(_LLAMA, gated=False),
     "bitnet": replace(_ATTENTION_BIAS, beside=(_sub_norms,)),
-    "bloom": replace(
-        _LAYER_NORM, widths=("ffn_hidden",), ratio=4, once=(_embedding_norm(2),)
-    ),
+    "bloom": replace(_LAYER_NORM, widths=("ffn_hidden",), ratio=4, once=(_embedding_norm(2),)),
     "codegen": _GPTJ,
-    "cohere": replace(
-        _ATTENTION_BIAS, norms=1, qk_norm="width", qk_when="use_qk_norm"
-    ),
+    "cohere": replace(_ATTENTION_BIAS, norms=1, qk_norm="width", qk_when="use_qk_norm"),
     "cohere2": replace(_ATTENTION_BIAS, norms=1),
     "cohere_compass_text": replace(_ATTENTION_BIAS, norms=1),
     "cwm": Form(mlp_bias="mlp_bias"),
@@ -153,9 +145,7 @@ _DENSE = {
     "hyperclovax": replace(_LLAMA, norms=_flag_norms("use_post_norm", 4, 2)),
     "internlm3": _LLAMA,
     "iquestcoder": _LLAMA,
-    "jais2": replace(
-        _LAYER_NORM, qkv_bias=_BIAS, output_bias=_BIAS, mlp_bias="mlp_bias"
-    ),
+    "jais2": replace(_LAYER_NORM, qkv_bias=_BIAS, output_bias=_BIAS, mlp_bias="mlp_bias"),
     "llama": _LLAMA,
     "minicpm3": _ATTENTION_BIAS,
     "ministral": _PLAIN,
@@ -178,9 +168,7 @@ _DENSE = {
         final_norm=_opt_final_norm,
         once=(_bridge,),
     ),
-    "persimmon": replace(
-        _LAYER_NORM, qk_norm="dim", qk_vectors=2, qk_when="qk_layernorm"
-    ),
+    "persimmon": replace(_LAYER_NORM, qk_norm="dim", qk_vectors=2, qk_when="qk_layernorm"),
     "phi": replace(
         _LAYER_NORM, norms=1, head_bias=True, qk_norm="dim", qk_vectors=2, qk_when="qk_layernorm"
     ),
@@ -188,9 +176,7 @@ _DENSE = {
     "phi4_multimodal": _PLAIN,
     "qwen2": Form(qkv_bias=True),
     "qwen3": _QWEN3,
-    "seed_oss": Form(
-        qkv_bias=_BIAS, output_bias="attention_out_bias", mlp_bias="mlp_bias"
-    ),
+    "seed_oss": Form(qkv_bias=_BIAS, output_bias="attention_out_bias", mlp_bias="mlp_bias"),
     "smollm3": _LLAMA,
     "stablelm": Form(norm=2, qkv_bias="use_qkv_bias"),
     "starcoder2": replace(
@@ -225,25 +211,19 @@ _MIXTURES = {
     "exaone_moe": replace(_DEEPSEEK, qkv_bias=False, output_bias=False, qk_norm="dim"),
     "flex_olmo": replace(_ATTENTION_BIAS, qk_norm="width", sparse=everywhere),
     "flint": replace(_QWEN_MOE, shared="width", sinks=True),
-    "glm4_moe": replace(
-        _DEEPSEEK, output_bias=False, qk_norm="dim", qk_when="use_qk_norm"
-    ),
+    "glm4_moe": replace(_DEEPSEEK, output_bias=False, qk_norm="dim", qk_when="use_qk_norm"),
     "glm4_moe_lite": replace(_DEEPSEEK, sparse=from_layer(default=1)),
     "granitemoe": replace(_GRANITE_MOE, shared=""),
     "granitemoe_swa": replace(_GRANITE_MOE, sinks=True),
     "granitemoeshared": _GRANITE_MOE,
     "hy_v3": replace(_DEEPSEEK, qk_norm="dim", sparse=from_layer(default=1)),
     "kolibri1": replace(_PLAIN, norms=4, qk_norm="dim", sparse=everywhere, shared="width"),
-    "laguna": replace(
-        _QWEN3, gate="head", sparse=from_layer(default=1), shared="width", router=1
-    ),
+    "laguna": replace(_QWEN3, gate="head", sparse=from_layer(default=1), shared="width", router=1),
     "mellum": replace(_QWEN3, sparse=everywhere),
     "minimax_m2": Form(qk_norm="width", sparse=everywhere),
     "mixtral": Form(sparse=everywhere),
     "olmoe": replace(_ATTENTION_BIAS, qk_norm="width", sparse=everywhere),
-    "phimoe": replace(
-        _ATTENTION_BIAS, norm=2, head_bias="lm_head_bias", sparse=everywhere
-    ),
+    "phimoe": replace(_ATTENTION_BIAS, norm=2, head_bias="lm_head_bias", sparse=everywhere),
     "qwen2_moe": Form(qkv_bias="qkv_bias", sparse=by_step, shared="width", shared_gate=True),
     "qwen3_moe": _QWEN_MOE,
     "sarvam_mla": _DEEPSEEK,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kvhouse.spec.attention import head_dim, kv_heads
+from kvhouse.spec.attention import head_dim
 from kvhouse.spec.config import Config
 from kvhouse.spec.experts import Experts
 from kvhouse.spec.pattern_rules import CSA, HCA, LINEAR, MLP, MOE, SLIDING
-from kvhouse.spec.weight_experts import everywhere, expert_count, from_layer, needed, routed_experts
+from kvhouse.spec.weight_experts import everywhere, expert_count, from_layer, routed_experts
 from kvhouse.spec.weight_mixers import attention, latent
 from kvhouse.spec.weight_states import nemotron_mamba
 from kvhouse.spec.weights import Form, Part, linear, mlp, on
@@ -62,7 +62,11 @@ def _longcat_experts(config: Config, _: int, __: str) -> Part:
 
 def _jetmoe(config: Config, _: int, __: str) -> Part:
     """JetMoE: experts also hold the query and output projections."""
-    hidden, experts, active = config.hidden, expert_count(config), config.size("num_experts_per_tok")
+    hidden, experts, active = (
+        config.hidden,
+        expert_count(config),
+        config.size("num_experts_per_tok"),
+    )
     keys = config.size("num_key_value_heads") * head_dim(config)
     inner = config.size("intermediate_size")
     part = linear(2 * keys, hidden) + (linear(experts, hidden) + Part(others=hidden)).times(2)
@@ -116,8 +120,12 @@ def _rwkv(config: Config, _: int, __: str) -> Part:
 def _xlstm(config: Config, _: int, __: str) -> Part:
     """The mLSTM (arXiv 2405.04517) and its gated MLP, widths rounded up."""
     hidden, heads = config.hidden, config.heads
-    keys = _up(hidden * config.number("qk_dim_factor"), config.size("mlstm_round_up_to_multiple_of"))
-    values = _up(hidden * config.number("v_dim_factor"), config.size("mlstm_round_up_to_multiple_of"))
+    keys = _up(
+        hidden * config.number("qk_dim_factor"), config.size("mlstm_round_up_to_multiple_of")
+    )
+    values = _up(
+        hidden * config.number("v_dim_factor"), config.size("mlstm_round_up_to_multiple_of")
+    )
     inner = _up(
         hidden * config.number("ffn_proj_factor"), config.size("ffn_round_up_to_multiple_of")
     )

@@ -100,8 +100,8 @@ class Form:
             per head.
         sinks: A learned number per head, which the softmax sees as a further key.
         sparse: For a mixture of experts, which layers have one.
-        shared: How the width of experts that all tokens pass through is stated: ``count`` of experts
-            of the routed ones' width, ``one`` of that width, or a ``width`` of its own.
+        shared: How the width of experts that all tokens pass through is stated: a ``count`` of
+            experts of the routed ones' width, ``one`` of that width, or a ``width`` of its own.
         shared_gate: A number per token that weighs the shared expert.
         expert_bias: A bias on each matrix of each expert.
         router: Vectors as long as the number of experts beside the router's matrix.

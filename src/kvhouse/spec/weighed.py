@@ -1,0 +1,59 @@
+"""The weights of a model description, from the config that it was read from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from kvhouse.errors import SpecError
+from kvhouse.spec.config import Config
+from kvhouse.spec.model import ModelSpec
+from kvhouse.spec.quantisation import read_storage
+from kvhouse.spec.towers import towers
+from kvhouse.spec.weight_count import count_weights
+from kvhouse.spec.weight_formats import Storage
+
+
+def with_weights(spec: ModelSpec, config: Mapping[str, object], decoder: Config) -> ModelSpec:
+    """``spec`` with its weights, or with the reason why they are not known.
+
+    Args:
+        spec: The model without its weights.
+        config: The whole config.
+        decoder: The decoder in it.
+    """
+    try:
+        storage = _storage(config, decoder, spec.dtype)
+        if isinstance(storage, str):
+            return replace(spec, weights_unknown=storage)
+        tied = config.get("tie_word_embeddings")
+        weights = count_weights(decoder, tied if isinstance(tied, bool) else None)
+    except SpecError as error:
+        return replace(spec, weights_unknown=f"they cannot be counted: {error}")
+    beside, note = towers(config, spec.hidden_size) if decoder.stated is not config else (0, "")
+    notes = [] if weights.exact else ["counted by a general formula, not by the family's own"]
+    notes += [note] if note else []
+    if spec.mtp_layers:
+        notes.append("layers that predict further tokens are not counted")
+    return replace(
+        spec,
+        parameters=weights.parameters + beside,
+        matmul_parameters=weights.matmul_parameters,
+        experts=weights.experts,
+        mixer_parameters=weights.mixers,
+        storage=storage,
+        weights_basis="exact" if weights.exact and not note else "estimated",
+        weights_note="; ".join(notes),
+    )
+
+
+def _storage(config: Mapping[str, object], decoder: Config, dtype: str) -> Storage | str | None:
+    """How a quantised checkpoint stores its weights; None for one that is not quantised."""
+    for values in (config, decoder.stated):
+        for name in ("quantization_config", "compression_config"):
+            stated = values.get(name)
+            if isinstance(stated, dict) and stated:
+                return read_storage(stated, f"{decoder.where}: in {name!r}", dtype)
+            if stated:
+                return f"its weights are quantised in a way that cannot be read (field {name!r})"
+    return None
