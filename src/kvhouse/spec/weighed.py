@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from kvhouse.errors import SpecError
+from kvhouse.errors import SpecError, UnsupportedModel
 from kvhouse.spec.config import Config
+from kvhouse.spec.families import FAMILIES
 from kvhouse.spec.model import ModelSpec
 from kvhouse.spec.quantisation import read_storage
 from kvhouse.spec.towers import towers
@@ -29,6 +30,8 @@ def with_weights(spec: ModelSpec, config: Mapping[str, object], decoder: Config)
         tied = config.get("tie_word_embeddings")
         weights = count_weights(decoder, tied if isinstance(tied, bool) else None)
     except SpecError as error:
+        if decoder.model_type in FAMILIES and not isinstance(error, UnsupportedModel):
+            raise
         return replace(spec, weights_unknown=f"they cannot be counted: {error}")
     beside, note = towers(config, spec.hidden_size) if decoder.stated is not config else (0, "")
     notes = [] if weights.exact else ["counted by a general formula, not by the family's own"]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kvhouse.errors import UnsupportedModel
+from kvhouse.spec.attention import indexer
 from kvhouse.spec.config import Config
 from kvhouse.spec.experts import Experts
 from kvhouse.spec.pattern_rules import (
@@ -19,13 +20,20 @@ from kvhouse.spec.pattern_rules import (
     LINEAR,
 )
 from kvhouse.spec.patterns import layer_types
+from kvhouse.spec.weight_encoders import ENCODERS
 from kvhouse.spec.weight_experts import COUNTS, feed_forward, first, from_layer
 from kvhouse.spec.weight_forms import FORMS
-from kvhouse.spec.weight_mixers import attention, latent, sparse_indexer
+from kvhouse.spec.weight_mixers import attention, cross_attention, latent, sparse_indexer
 from kvhouse.spec.weight_rare import RARE
 from kvhouse.spec.weight_states import STATES
-from kvhouse.spec.weights import Form, Part, norm_count, on, total
+from kvhouse.spec.weights import Form, Part, embedding_width, norm, norms, on, total
 
+_ALL = {**FORMS, **RARE, **ENCODERS}
+#: Families with a form that leaves something out: what it is.
+APPROXIMATE = {
+    "longcat_flash": "transformers also makes room for experts that do nothing",
+    "phi4_multimodal": "its parts for images and sound, and their adapters, are not counted",
+}
 _LATENT = frozenset(
     [
         *("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa"),
@@ -73,7 +81,7 @@ def count_weights(config: Config, tied: bool | None = None) -> Weights:
     """
     around = {} if tied is None else {"tie_word_embeddings": tied}
     config = config.filled({**class_fields().get(config.model_type, {}), **around})
-    form = FORMS.get(config.model_type) or RARE.get(config.model_type)
+    form = _ALL.get(config.model_type)
     chosen, kinds = form or _general(config), layer_types(config)
     sparse = chosen.sparse(config) if chosen.sparse else None
     mixers = total([mixer(config, chosen, index, kind) for index, kind in enumerate(kinds)])
@@ -83,7 +91,7 @@ def count_weights(config: Config, tied: bool | None = None) -> Weights:
     ]
     part = total([mixers, *rest, *_outside(config, chosen)])
     active = sum(one.active_parameters for one in part.experts)
-    exact = form is not None
+    exact = form is not None and config.model_type not in APPROXIMATE
     return Weights(part.parameters, part.matrices + active, part.experts, mixers.matrices, exact)
 
 
@@ -99,22 +107,22 @@ def _outside(config: Config, form: Form) -> list[Part]:
     """Tables, the last norm, the output projection and what else lies outside the layers."""
     parts = [once(config) for once in form.once]
     final = form.final_norm(config) if callable(form.final_norm) else form.final_norm
-    parts.append(Part(others=config.hidden * form.norm * final))
+    parts += [norm(config, form)] if final else []
     if form.positions:
-        parts.append(Part(others=form.positions(config) * config.hidden))
+        parts.append(Part(others=form.positions(config) * embedding_width(config, form)))
     return [*parts, _embeddings(config, form, config.size("vocab_size"))]
 
 
 def _embeddings(config: Config, form: Form, vocab: int) -> Part:
     """The table, and the output projection, which multiplies also where it is the table."""
-    size = vocab * (config.maybe("word_embed_proj_dim") or config.hidden)
+    size = vocab * embedding_width(config, form)
     tied = config.flag("tie_word_embeddings", True)
     return Part(matrices=size, others=(0 if tied else size) + vocab * on(config, form.head_bias))
 
 
 def _rest_of_layer(config: Config, form: Form, index: int, kind: str, sparse: bool) -> Part:
     """What mixes channels in a layer, and the norms."""
-    part = Part(others=norm_count(config, form) * form.norm * config.hidden)
+    part = norms(config, form)
     part += form.feed(config, index, kind) if form.feed else feed_forward(config, form, sparse)
     for beside in form.beside:
         part += beside(config, index, kind)
@@ -123,13 +131,19 @@ def _rest_of_layer(config: Config, form: Form, index: int, kind: str, sparse: bo
 
 def mixer(config: Config, form: Form, index: int, kind: str) -> Part:
     """What mixes tokens in a layer."""
+    part = _own_mixer(config, form, index, kind)
+    return part + cross_attention(config, form) if on(config, form.cross) else part
+
+
+def _own_mixer(config: Config, form: Form, index: int, kind: str) -> Part:
     if form.mixer:
         return form.mixer(config, index, kind)
     if kind in (LINEAR, CONV):
         return _state(config)
     if config.model_type in _LATENT:
         part = latent(config, form, index, kind)
-        return part + sparse_indexer(config) if kind == INDEXED else part
+        has_indexer = kind == INDEXED and indexer(config, index)
+        return part + sparse_indexer(config) if has_indexer else part
     part = attention(config, form, index, kind)
     if kind in (HYBRID, HYBRID_SLIDING):
         part += _state(config)

@@ -165,8 +165,10 @@ _DENSE = {
         mlp_bias="enable_bias",
         widths=("ffn_dim",),
         positions=table(2),
+        norm=lambda config: 2 * config.flag("layer_norm_elementwise_affine", True),
         final_norm=_opt_final_norm,
         once=(_bridge,),
+        narrow="word_embed_proj_dim",
     ),
     "persimmon": replace(_LAYER_NORM, qk_norm="dim", qk_vectors=2, qk_when="qk_layernorm"),
     "phi": replace(

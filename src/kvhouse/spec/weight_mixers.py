@@ -8,7 +8,7 @@ from kvhouse.spec.attention import head_dim, kv_heads
 from kvhouse.spec.config import Config
 from kvhouse.spec.layers import FullAttention, LatentAttention
 from kvhouse.spec.plain_models import one_layer
-from kvhouse.spec.weights import Form, Part, linear, on
+from kvhouse.spec.weights import Form, Part, linear, norm, on
 
 
 def heads_of(config: Config, index: int, kind: str) -> FullAttention:
@@ -30,13 +30,20 @@ def attention(config: Config, form: Form, index: int, kind: str, keeps: bool = T
     bias, out = on(config, form.qkv_bias), heads.query_heads * heads.value_dim
     part = linear(query, hidden, bias) + linear(hidden, out, on(config, form.output_bias))
     if keeps:
-        part += linear(key + value, hidden, bias)
+        part += linear(key, hidden, bias and form.key_bias) + linear(value, hidden, bias)
     if form.qk_norm and on(config, form.qk_when):
         widths = (query, key) if form.qk_norm == "width" else (heads.key_dim, heads.key_dim)
         part += Part(others=form.qk_vectors * sum(widths[: 2 if keeps else 1]))
     if form.gate:
         part += linear(out if form.gate == "dim" else heads.query_heads, hidden)
     return part + Part(others=heads.query_heads * form.sinks)
+
+
+def cross_attention(config: Config, form: Form) -> Part:
+    """Attention to another input, as many heads as for the layer's own tokens, and its norm."""
+    hidden, bias = config.hidden, on(config, form.qkv_bias)
+    part = linear(hidden, hidden, bias).times(2) + linear(hidden, hidden, bias and form.key_bias)
+    return part + linear(hidden, hidden, on(config, form.output_bias)) + norm(config, form)
 
 
 def latent(config: Config, form: Form, index: int, kind: str) -> Part:
@@ -54,6 +61,8 @@ def latent(config: Config, form: Form, index: int, kind: str) -> Part:
     part = linear(kept.rank + kept.rope_dim, hidden, bias) + Part(others=kept.rank)
     part += linear(heads * (plain + value), kept.rank)
     part += linear(hidden, heads * value, on(config, form.output_bias))
+    if form.gate:
+        part += linear(heads, hidden)
     if rank is None:
         return part + linear(query, hidden)
     return part + linear(rank, hidden, bias) + Part(others=rank) + linear(query, rank)

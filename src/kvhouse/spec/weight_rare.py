@@ -7,9 +7,20 @@ from dataclasses import replace
 from kvhouse.spec.attention import head_dim
 from kvhouse.spec.config import Config
 from kvhouse.spec.experts import Experts
-from kvhouse.spec.pattern_rules import CSA, HCA, LINEAR, MLP, MOE, SLIDING
+from kvhouse.spec.pattern_rules import CSA, HCA, HYBRID, LINEAR, MLP, MOE, SLIDING
+from kvhouse.spec.patterns import layer_types
 from kvhouse.spec.weight_experts import everywhere, expert_count, from_layer, routed_experts
-from kvhouse.spec.weight_mixers import attention, latent
+from kvhouse.spec.weight_gemma import (
+    altup,
+    altup_ends,
+    gemma3n_feed,
+    gemma4_attention,
+    gemma4_feed,
+    gemma_attention,
+    per_layer_gate,
+    per_layer_table,
+)
+from kvhouse.spec.weight_mixers import Mamba2, attention, latent, mamba2
 from kvhouse.spec.weight_states import nemotron_mamba
 from kvhouse.spec.weights import Form, Part, linear, mlp, on
 
@@ -120,12 +131,8 @@ def _rwkv(config: Config, _: int, __: str) -> Part:
 def _xlstm(config: Config, _: int, __: str) -> Part:
     """The mLSTM (arXiv 2405.04517) and its gated MLP, widths rounded up."""
     hidden, heads = config.hidden, config.heads
-    keys = _up(
-        hidden * config.number("qk_dim_factor"), config.size("mlstm_round_up_to_multiple_of")
-    )
-    values = _up(
-        hidden * config.number("v_dim_factor"), config.size("mlstm_round_up_to_multiple_of")
-    )
+    keys = _up(hidden * config.number("qk_dim_factor"), 64)
+    values = _up(hidden * config.number("v_dim_factor"), 64)
     inner = _up(
         hidden * config.number("ffn_proj_factor"), config.size("ffn_round_up_to_multiple_of")
     )
@@ -179,6 +186,35 @@ def _hyper_head(config: Config) -> Part:
     return linear(streams, streams * config.hidden) + Part(others=streams + 1)
 
 
+def _zamba2(config: Config, _: int, kind: str) -> Part:
+    """Zamba 2: a state in every layer; hybrid ones add a matrix before the shared block's output."""
+    sizes = Mamba2(
+        int(config.number("mamba_expand") * config.hidden),
+        groups=config.size("mamba_ngroups"),
+        size=config.size("mamba_d_state"),
+        heads=config.size("n_mamba_heads"),
+        kernel=config.size("mamba_d_conv"),
+    )
+    part = mamba2(config, sizes, ("add_bias_linear", "use_conv_bias"))
+    return part + linear(config.hidden, config.hidden) if kind == HYBRID else part
+
+
+def _zamba2_shared(config: Config) -> Part:
+    """The blocks that the hybrid layers share, with an adapter for each of those layers."""
+    hybrids, hidden = layer_types(config).count(HYBRID), config.hidden
+    heads, kv, dim, wide = config.heads, kv_heads(config), head_dim(config), 2 * config.hidden
+    block = linear((heads + 2 * kv) * dim, wide) + linear(hidden, heads * dim)
+    inner, bias = config.size("intermediate_size"), on(config, "add_bias_linear")
+    block += linear(2 * inner, hidden, bias) + linear(hidden, inner, bias)
+    block += Part(others=wide + hidden)
+    rank = config.size("adapter_rank")
+    adapter = linear(rank, hidden) + linear(2 * inner, rank)
+    if config.flag("use_shared_attention_adapter", False):
+        adapter += (linear(rank, wide) + linear(wide, rank)).times(3)
+    blocks = min(config.size("num_mem_blocks"), hybrids)
+    return block.times(blocks) + adapter.times(hybrids)
+
+
 _FROM_FIRST = from_layer("first_k_dense_replace", default=1)
 _DEEPSEEK = replace(_ATTENTION, sparse=_FROM_FIRST, shared="count")
 
@@ -206,6 +242,23 @@ RARE = {
         once=(_hyper_head,),
     ),
     "falcon_mamba": Form(norms=1, feed=_nothing),
+    "gemma3n_text": Form(
+        norms=4,
+        mixer=gemma_attention,
+        feed=gemma3n_feed,
+        beside=(altup, per_layer_gate),
+        once=(altup_ends, per_layer_table),
+    ),
+    **dict.fromkeys(
+        ["gemma4_text", "gemma4_unified_text"],
+        Form(
+            norms=4,
+            mixer=gemma4_attention,
+            feed=gemma4_feed,
+            beside=(per_layer_gate,),
+            once=(per_layer_table,),
+        ),
+    ),
     "glm_moe_dsa": replace(_DEEPSEEK, sparse=from_layer("first_k_dense_replace", default=3)),
     "gpt_oss": replace(_ATTENTION, sinks=True, sparse=everywhere, router=1, expert_bias=True),
     "hunyuan_v1_moe": replace(_ATTENTION, qk_norm="dim", sparse=everywhere, shared="one"),
@@ -236,5 +289,6 @@ RARE = {
         feed=_nothing,
         once=(lambda config: Part(others=2 * config.hidden),),
     ),
+    "zamba2": Form(norms=1, mixer=_zamba2, feed=_nothing, once=(_zamba2_shared,)),
     "xlstm": Form(mixer=_xlstm, feed=_nothing, final_norm=lambda c: c.flag("add_out_norm", True)),
 }

@@ -82,6 +82,7 @@ class Form:
 
     Attributes:
         qkv_bias: A bias on the query, key and value projections.
+        key_bias: False where the key projection has none though the others have.
         output_bias: A bias on the attention's output projection.
         mlp_bias: A bias on each matrix of the MLP.
         head_bias: A bias on the output projection to the vocabulary.
@@ -106,21 +107,23 @@ class Form:
         expert_bias: A bias on each matrix of each expert.
         router: Vectors as long as the number of experts beside the router's matrix.
         positions: Rows of a learned position table.
+        narrow: A field for the width of the embeddings, where it may differ from the stream's.
+        cross: Attention to another input in every layer, with a norm.
         once: Further parts of the model, outside the layers.
         beside: Further parts of a layer.
         mixer: The part of a layer that mixes tokens, in place of attention.
         feed: The part of a layer that mixes channels, in place of MLP and experts.
-        head: Whether there is an output projection over the vocabulary.
     """
 
     qkv_bias: Switch = False
+    key_bias: bool = True
     output_bias: Switch = False
     mlp_bias: Switch = False
     head_bias: Switch = False
     gated: bool = True
     widths: tuple[str, ...] = ("intermediate_size",)
     ratio: int | None = None
-    norm: int = 1
+    norm: int | Callable[[Config], int] = 1
     norms: int | Callable[[Config], int] = 2
     final_norm: bool | Callable[[Config], bool] = True
     qk_norm: str = ""
@@ -134,16 +137,28 @@ class Form:
     expert_bias: bool = False
     router: int = 0
     positions: Callable[[Config], int] | None = None
+    narrow: str = ""
+    cross: Switch = "add_cross_attention"
     once: tuple[Callable[[Config], Part], ...] = ()
     beside: tuple[LayerPart, ...] = ()
     mixer: LayerPart | None = None
     feed: LayerPart | None = None
-    head: bool = True
 
 
-def norm_count(config: Config, form: Form) -> int:
-    """Norms over the residual stream in one layer of this model."""
-    return form.norms(config) if callable(form.norms) else form.norms
+def embedding_width(config: Config, form: Form) -> int:
+    """Width of the token embeddings."""
+    return (config.maybe(form.narrow) if form.narrow else None) or config.hidden
+
+
+def norm(config: Config, form: Form) -> Part:
+    """One norm over the residual stream."""
+    vectors = form.norm(config) if callable(form.norm) else form.norm
+    return Part(others=vectors * config.hidden)
+
+
+def norms(config: Config, form: Form) -> Part:
+    """All norms over the residual stream in one layer."""
+    return norm(config, form).times(form.norms(config) if callable(form.norms) else form.norms)
 
 
 def width(config: Config, form: Form) -> int:

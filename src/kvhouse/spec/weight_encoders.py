@@ -1,0 +1,97 @@
+"""Forms of the older families that grew out of encoders and encoder-decoder pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from kvhouse.spec.config import MOST_TOKENS, Config
+from kvhouse.spec.weights import Form, Part, linear
+
+
+def _positions(padding: int = 0) -> Callable[[Config], int]:
+    return lambda config: config.integer("max_position_embeddings", MOST_TOKENS) + padding
+
+
+def _narrow(config: Config) -> int:
+    return config.maybe("embedding_size") or config.hidden
+
+
+def _types(config: Config) -> Part:
+    """A vector for each type of token."""
+    return Part(others=config.size("type_vocab_size", 0) * _narrow(config))
+
+
+def _norm(config: Config) -> Part:
+    """A norm over the embeddings."""
+    return Part(others=2 * _narrow(config))
+
+
+def _head(config: Config) -> Part:
+    """A matrix and a norm before the output projection, and its bias."""
+    narrow = _narrow(config)
+    part = linear(narrow, config.hidden, True) + Part(others=2 * narrow)
+    return part + Part(others=config.size("vocab_size"))
+
+
+def _head_bias(config: Config) -> Part:
+    return Part(others=config.size("vocab_size"))
+
+
+def _bridge(config: Config) -> Part:
+    """From the embeddings' width to the residual stream's."""
+    narrow = _narrow(config)
+    return linear(config.hidden, narrow, True) if narrow != config.hidden else Part()
+
+
+def _pooler(config: Config) -> Part:
+    return linear(config.hidden, config.hidden, True)
+
+
+def _tasks(config: Config) -> Part:
+    """ERNIE: a vector for each type of task, if a flag says so."""
+    types = config.size("task_type_vocab_size", 0) * config.flag("use_task_id", False)
+    return Part(others=types * config.hidden)
+
+
+_BERT = Form(
+    norm=2,
+    gated=False,
+    qkv_bias=True,
+    output_bias=True,
+    mlp_bias=True,
+    final_norm=False,
+    positions=_positions(),
+    once=(_types, _norm, _head),
+    narrow="embedding_size",
+)
+_BART = replace(
+    _BERT,
+    cross=True,
+    widths=("decoder_ffn_dim",),
+    positions=_positions(2),
+    once=(_norm,),
+    narrow="",
+)
+_SINUSOIDAL = replace(_BART, positions=_positions(), once=())
+
+ENCODERS = {
+    **dict.fromkeys(["bert", "roberta", "camembert", "xlm-roberta", "data2vec-text"], _BERT),
+    **dict.fromkeys(["bart", "blenderbot-small", "mvp", "plbart"], _BART),
+    "bert-generation": replace(_BERT, once=(_norm, _head_bias)),
+    "big_bird": replace(_BERT, qkv_bias="use_bias", once=(_types, _norm, _head, _pooler)),
+    "bigbird_pegasus": replace(_BART, qkv_bias="use_bias", output_bias="use_bias"),
+    "biogpt": replace(
+        _BERT, final_norm=True, positions=_positions(2), once=(), widths=("intermediate_size",)
+    ),
+    "blenderbot": replace(_SINUSOIDAL, final_norm=True),
+    "electra": replace(_BERT, once=(_types, _norm, _head, _bridge)),
+    "ernie": replace(_BERT, once=(_types, _norm, _head, _tasks)),
+    "marian": _SINUSOIDAL,
+    "mbart": replace(_BART, final_norm=True),
+    "megatron-bert": replace(_BERT, final_norm=True, once=(_types, _head)),
+    "pegasus": replace(_SINUSOIDAL, final_norm=True),
+    "roberta-prelayernorm": replace(_BERT, final_norm=True),
+    "whisper": replace(_SINUSOIDAL, final_norm=True, key_bias=False),
+    "xlm-roberta-xl": replace(_BERT, final_norm=True, once=(_types, _head)),
+}
