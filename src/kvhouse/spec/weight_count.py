@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kvhouse.errors import UnsupportedModel
 from kvhouse.spec.attention import indexer
 from kvhouse.spec.config import Config
 from kvhouse.spec.experts import Experts
 from kvhouse.spec.pattern_rules import (
     CONV,
+    FULL,
     HYBRID,
     HYBRID_SLIDING,
     INDEXED,
@@ -21,7 +21,8 @@ from kvhouse.spec.pattern_rules import (
 )
 from kvhouse.spec.patterns import layer_types
 from kvhouse.spec.weight_encoders import ENCODERS
-from kvhouse.spec.weight_experts import COUNTS, feed_forward, first, from_layer
+from kvhouse.spec.weight_estimates import ESTIMATES, general
+from kvhouse.spec.weight_experts import feed_forward
 from kvhouse.spec.weight_forms import FORMS
 from kvhouse.spec.weight_mixers import attention, cross_attention, latent, sparse_indexer
 from kvhouse.spec.weight_rare import RARE
@@ -29,15 +30,11 @@ from kvhouse.spec.weight_states import STATES
 from kvhouse.spec.weights import Form, Part, embedding_width, norm, norms, on, total
 
 _ALL = {**FORMS, **RARE, **ENCODERS}
-#: Families with a form that leaves something out: what it is.
-APPROXIMATE = {
-    "longcat_flash": "transformers also makes room for experts that do nothing",
-    "phi4_multimodal": "its parts for images and sound, and their adapters, are not counted",
-}
 _LATENT = frozenset(
     [
         *("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa"),
         *("minicpm3", "sarvam_mla", "youtu", "axk1", "kimi_linear", "bailing_hybrid"),
+        *("axk2", "dots3_note_text", "hy_v4"),
     ]
 )
 
@@ -81,8 +78,10 @@ def count_weights(config: Config, tied: bool | None = None) -> Weights:
     """
     around = {} if tied is None else {"tie_word_embeddings": tied}
     config = config.filled({**class_fields().get(config.model_type, {}), **around})
-    form = _ALL.get(config.model_type)
-    chosen, kinds = form or _general(config), layer_types(config)
+    estimate, own = ESTIMATES.get(config.model_type), _ALL.get(config.model_type)
+    exact = own is not None and estimate is None
+    chosen = estimate[0] if estimate else own or general(config)
+    kinds = _kinds(config)
     sparse = chosen.sparse(config) if chosen.sparse else None
     mixers = total([mixer(config, chosen, index, kind) for index, kind in enumerate(kinds)])
     rest = [
@@ -91,16 +90,14 @@ def count_weights(config: Config, tied: bool | None = None) -> Weights:
     ]
     part = total([mixers, *rest, *_outside(config, chosen)])
     active = sum(one.active_parameters for one in part.experts)
-    exact = form is not None and config.model_type not in APPROXIMATE
     return Weights(part.parameters, part.matrices + active, part.experts, mixers.matrices, exact)
 
 
-def _general(config: Config) -> Form:
-    """The form of a family that has none of its own: that of Llama, with experts if stated."""
-    if first(config, COUNTS) is None:
-        return FORMS["llama"]
-    sparse = from_layer("first_k_dense_replace", "num_dense_layers")
-    return replace(FORMS["llama"], sparse=sparse, shared="count")
+def _kinds(config: Config) -> list[str]:
+    """The kind of every layer; Reformer, which hashes or looks nearby, attends in all."""
+    if config.model_type == "reformer":
+        return [FULL] * len(config.texts("attn_layers"))
+    return layer_types(config)
 
 
 def _outside(config: Config, form: Form) -> list[Part]:
@@ -151,9 +148,6 @@ def _own_mixer(config: Config, form: Form, index: int, kind: str) -> Part:
 
 
 def _state(config: Config) -> Part:
+    """The recurrent part of a layer; nothing for families that are only estimated without it."""
     state = STATES.get(config.model_type)
-    if state is None:
-        raise UnsupportedModel(
-            f"{config.where}: the weights of {config.model_type!r} states are not known"
-        )
-    return state(config)
+    return state(config) if state else Part()

@@ -77,13 +77,16 @@ _SINUSOIDAL = replace(_BART, positions=_positions(), once=())
 
 ENCODERS = {
     **dict.fromkeys(["bert", "roberta", "camembert", "xlm-roberta", "data2vec-text"], _BERT),
-    **dict.fromkeys(["bart", "blenderbot-small", "mvp", "plbart"], _BART),
+    **dict.fromkeys(["bart", "mvp", "plbart", "trocr"], _BART),
     "bert-generation": replace(_BERT, once=(_norm, _head_bias)),
     "big_bird": replace(_BERT, qkv_bias="use_bias", once=(_types, _norm, _head, _pooler)),
-    "bigbird_pegasus": replace(_BART, qkv_bias="use_bias", output_bias="use_bias"),
+    "bigbird_pegasus": replace(
+        _BART, qkv_bias="use_bias", output_bias="use_bias", positions=_positions()
+    ),
     "biogpt": replace(
         _BERT, final_norm=True, positions=_positions(2), once=(), widths=("intermediate_size",)
     ),
+    "blenderbot-small": replace(_BART, positions=_positions()),
     "blenderbot": replace(_SINUSOIDAL, final_norm=True),
     "electra": replace(_BERT, once=(_types, _norm, _head, _bridge)),
     "ernie": replace(_BERT, once=(_types, _norm, _head, _tasks)),

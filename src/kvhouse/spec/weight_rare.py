@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kvhouse.spec.attention import head_dim
+from kvhouse.spec.attention import head_dim, kv_heads
 from kvhouse.spec.config import Config
 from kvhouse.spec.experts import Experts
 from kvhouse.spec.pattern_rules import CSA, HCA, HYBRID, LINEAR, MLP, MOE, SLIDING
@@ -20,7 +20,7 @@ from kvhouse.spec.weight_gemma import (
     per_layer_gate,
     per_layer_table,
 )
-from kvhouse.spec.weight_mixers import Mamba2, attention, latent, mamba2
+from kvhouse.spec.weight_mixers import MAMBA_BIASES, Mamba2, attention, latent, mamba1, mamba2
 from kvhouse.spec.weight_states import nemotron_mamba
 from kvhouse.spec.weights import Form, Part, linear, mlp, on
 
@@ -187,7 +187,7 @@ def _hyper_head(config: Config) -> Part:
 
 
 def _zamba2(config: Config, _: int, kind: str) -> Part:
-    """Zamba 2: a state in every layer; hybrid ones add a matrix before the shared block's output."""
+    """Zamba 2: a state in every layer, and in hybrid ones a matrix after the shared block."""
     sizes = Mamba2(
         int(config.number("mamba_expand") * config.hidden),
         groups=config.size("mamba_ngroups"),
@@ -197,6 +197,19 @@ def _zamba2(config: Config, _: int, kind: str) -> Part:
     )
     part = mamba2(config, sizes, ("add_bias_linear", "use_conv_bias"))
     return part + linear(config.hidden, config.hidden) if kind == HYBRID else part
+
+
+def _zamba(config: Config, _: int, kind: str) -> Part:
+    """Zamba: the same with Mamba's first form, whose small projections are one per head."""
+    part = mamba1(config, MAMBA_BIASES)
+    return part + linear(config.hidden, config.hidden) if kind == HYBRID else part
+
+
+def _zamba_shared(config: Config) -> Part:
+    """The block that the hybrid layers share; it sees the stream and the embeddings."""
+    hidden, heads, kv, dim = config.hidden, config.heads, kv_heads(config), head_dim(config)
+    block = linear((heads + 2 * kv) * dim, 2 * hidden) + linear(hidden, heads * dim)
+    return block + mlp(config.size("intermediate_size"), hidden, Form()) + Part(others=3 * hidden)
 
 
 def _zamba2_shared(config: Config) -> Part:
@@ -289,6 +302,7 @@ RARE = {
         feed=_nothing,
         once=(lambda config: Part(others=2 * config.hidden),),
     ),
+    "zamba": Form(norms=1, mixer=_zamba, feed=_nothing, once=(_zamba_shared,)),
     "zamba2": Form(norms=1, mixer=_zamba2, feed=_nothing, once=(_zamba2_shared,)),
     "xlstm": Form(mixer=_xlstm, feed=_nothing, final_norm=lambda c: c.flag("add_out_norm", True)),
 }
