@@ -33,7 +33,7 @@ def with_weights(spec: ModelSpec, config: Mapping[str, object], decoder: Config)
         if decoder.model_type in FAMILIES and not isinstance(error, UnsupportedModel):
             raise
         return replace(spec, weights_unknown=f"they cannot be counted: {error}")
-    beside, note = towers(config, spec.hidden_size) if decoder.stated is not config else (0, "")
+    beside, note = towers(config, spec.hidden_size)
     notes = [] if weights.exact else ["counted by a general formula, not by the family's own"]
     notes += [note] if note else []
     if spec.mtp_layers:

@@ -18,6 +18,7 @@ from kvhouse.spec.pattern_rules import (
     HYBRID_SLIDING,
     INDEXED,
     LINEAR,
+    MLP,
 )
 from kvhouse.spec.patterns import layer_types
 from kvhouse.spec.weight_encoders import ENCODERS
@@ -94,10 +95,15 @@ def count_weights(config: Config, tied: bool | None = None) -> Weights:
 
 
 def _kinds(config: Config) -> list[str]:
-    """The kind of every layer; Reformer, which hashes or looks nearby, attends in all."""
-    if config.model_type == "reformer":
+    """The kind of every layer that has weights of its own, however often it runs."""
+    if config.model_type == "reformer":  # hashes or looks nearby
         return [FULL] * len(config.texts("attn_layers"))
-    return layer_types(config)
+    if config.model_type == "hrm_text":  # two stacks, of which a file may count the passes
+        return [FULL] * (2 * (config.maybe("num_layers_per_stack") or config.layers))
+    kinds = layer_types(config)
+    if config.model_type == "dory":  # a saved file counts MLPs as layers
+        return [kind for kind in kinds if kind != MLP]
+    return kinds
 
 
 def _outside(config: Config, form: Form) -> list[Part]:

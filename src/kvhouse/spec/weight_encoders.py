@@ -54,6 +54,11 @@ def _tasks(config: Config) -> Part:
     return Part(others=types * config.hidden)
 
 
+def _own_head(config: Config) -> Part:
+    """An output projection that is not the table, whatever a flag says."""
+    return Part(others=config.size("vocab_size") * config.hidden)
+
+
 _BERT = Form(
     norm=2,
     gated=False,
@@ -81,7 +86,11 @@ ENCODERS = {
     "bert-generation": replace(_BERT, once=(_norm, _head_bias)),
     "big_bird": replace(_BERT, qkv_bias="use_bias", once=(_types, _norm, _head, _pooler)),
     "bigbird_pegasus": replace(
-        _BART, qkv_bias="use_bias", output_bias="use_bias", positions=_positions()
+        _BART,
+        qkv_bias="use_bias",
+        output_bias="use_bias",
+        positions=_positions(),
+        once=(_norm, _own_head),
     ),
     "biogpt": replace(
         _BERT, final_norm=True, positions=_positions(2), once=(), widths=("intermediate_size",)

@@ -13,7 +13,14 @@ from kvhouse.spec.weight_encoders import ENCODERS
 from kvhouse.spec.weight_experts import COUNTS, everywhere, first, from_layer
 from kvhouse.spec.weight_forms import FORMS
 from kvhouse.spec.weight_rare import RARE
-from kvhouse.spec.weights import Form
+from kvhouse.spec.weights import Form, Part
+
+
+def _codebooks(config: Config) -> Part:
+    """MusicGen: a table and a head for each further codebook."""
+    further = (config.maybe("num_codebooks") or 4) - 1
+    return Part(others=2 * further * config.size("vocab_size") * config.hidden)
+
 
 _WIDTHS = (
     *("intermediate_size", "ffn_hidden_size", "ffn_dim", "decoder_ffn_dim", "n_inner", "dff"),
@@ -26,23 +33,25 @@ _GATED = replace(FORMS["llama"], gate="dim")
 #: By ``model_type``, the form and what it leaves out.
 ESTIMATES: dict[str, tuple[Form, str]] = {
     "axk2": (_DEEPSEEK, "gates of the norms and of attention"),
-    "bigbird_pegasus": (ENCODERS["bigbird_pegasus"], "an output projection of its own"),
+    "cpmant": (replace(FORMS["llama"], widths=_WIDTHS), "tables of positions and segments"),
     "ctrl": (_OLD, "nothing large"),
     "doge": (FORMS["llama"], "gates of the residuals and of attention"),
     "dory": (_GATED, "scales of queries, keys and MLP"),
     "dots3_note_text": (_DEEPSEEK, "gates, and layers that slide have sizes of their own"),
     "hy_v4": (_DEEPSEEK, "hyper-connections and gates"),
-    "longcat_flash": (RARE["longcat_flash"], "room that transformers makes for empty experts"),
     "modernbert-decoder": (replace(FORMS["llama"], positions=None), "a matrix before the head"),
-    "phi4_multimodal": (FORMS["phi3"], "its parts for images and sound, and their adapters"),
     "qwen4_exp_text": (FORMS["qwen3_5_moe_text"], "hyper-connections, indexers, n-gram tables"),
     **dict.fromkeys(
-        ["git", "rembert", "roc_bert", "roformer", "xmod"],
+        ["rembert", "roc_bert", "roformer", "xmod"],
         (ENCODERS["bert"], "embeddings and adapters beside the usual ones"),
     ),
     **dict.fromkeys(
-        ["cpmant", "gpt_neox_japanese", "moshi", "musicgen_decoder", "musicgen_melody_decoder"],
-        (replace(_OLD, cross="add_cross_attention"), "biases, positions and further heads"),
+        ["git", "gpt_neox_japanese"],
+        (_OLD, "biases, positions and further heads"),
+    ),
+    **dict.fromkeys(
+        ["musicgen_decoder", "musicgen_melody_decoder"],
+        (replace(_OLD, cross=True, once=(_codebooks,)), "biases"),
     ),
     **dict.fromkeys(["prophetnet", "reformer", "xlm", "xlnet"], (_OLD, "positions")),
 }

@@ -119,6 +119,11 @@ def _mllama_gates(config: Config, index: int, _: str) -> Part:
     return Part(others=(2 * head_dim(config) + 2) * (index in at))
 
 
+def _moshi_feed(config: Config, _: int, __: str) -> Part:
+    """Moshi: the width is stated for both branches together."""
+    return mlp(config.size("ffn_dim") // 2, config.hidden, _ATTENTION)
+
+
 def _rwkv(config: Config, _: int, __: str) -> Part:
     """RWKV 4 (arXiv 2305.13048): time mixing and channel mixing."""
     hidden = config.hidden
@@ -274,6 +279,13 @@ RARE = {
     ),
     "glm_moe_dsa": replace(_DEEPSEEK, sparse=from_layer("first_k_dense_replace", default=3)),
     "gpt_oss": replace(_ATTENTION, sinks=True, sparse=everywhere, router=1, expert_bias=True),
+    "hrm_text": replace(
+        _ATTENTION,
+        norms=0,
+        final_norm=False,
+        gate="dim",
+        once=(lambda config: Part(others=config.hidden),),
+    ),
     "hunyuan_v1_moe": replace(_ATTENTION, qk_norm="dim", sparse=everywhere, shared="one"),
     "jetmoe": Form(mixer=_jetmoe, feed=_nothing),
     "kimi_linear": _DEEPSEEK,
@@ -293,6 +305,7 @@ RARE = {
     "mllama_text_model": Form(
         beside=(_mllama_gates,), once=(lambda config: Part(others=8 * config.hidden),)
     ),
+    "moshi": Form(feed=_moshi_feed, once=(lambda config: Part(others=config.hidden),)),
     "nemotron_h": Form(norms=1, mixer=_nemotron, feed=_nothing),
     "olmo_hybrid": replace(_ATTENTION, qk_norm="width"),
     "recurrent_gemma": Form(qkv_bias="attention_bias", output_bias=True, feed=_griffin_mlp),
