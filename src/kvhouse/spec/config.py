@@ -60,10 +60,10 @@ class Config(Fields):
         self._values = stated
         self.stated = values
 
-    def filled(self, defaults: Mapping[str, object]) -> Config:
-        """The same config with further fields that the class fills in where the file is silent."""
+    def filled(self, defaults: Mapping[str, object], fixed: Mapping[str, object]) -> Config:
+        """The same with ``defaults`` where the file is silent, and ``fixed`` whatever it says."""
         own = copy(self)
-        own._values = {**defaults, **self._values}
+        own._values = {**defaults, **self._values, **fixed}
         return own
 
     def declares(self, name: str) -> bool:

@@ -27,8 +27,8 @@ def with_weights(spec: ModelSpec, config: Mapping[str, object], decoder: Config)
         storage = _storage(config, decoder, spec.dtype)
         if isinstance(storage, str):
             return replace(spec, weights_unknown=storage)
-        tied = config.get("tie_word_embeddings")
-        weights = count_weights(decoder, tied if isinstance(tied, bool) else None)
+        inside = decoder.outer_type != decoder.model_type and decoder.stated is not config
+        weights = count_weights(decoder, config if inside else None)
     except SpecError as error:
         if decoder.model_type in FAMILIES and not isinstance(error, UnsupportedModel):
             raise

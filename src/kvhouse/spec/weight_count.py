@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -67,18 +68,17 @@ def class_fields() -> dict[str, dict[str, Any]]:
     return entries
 
 
-def count_weights(config: Config, tied: bool | None = None) -> Weights:
+def count_weights(config: Config, around: Mapping[str, object] | None = None) -> Weights:
     """Count the weights of a decoder.
 
     Args:
         config: The decoder's config.
-        tied: What a larger model around it says of tied embeddings, if it does.
+        around: The config of the larger model around it, if there is one.
 
     Raises:
         SpecError: A field that decides them is missing or impossible.
     """
-    around = {} if tied is None else {"tie_word_embeddings": tied}
-    config = config.filled({**class_fields().get(config.model_type, {}), **around})
+    config = config.filled(class_fields().get(config.model_type, {}), _ties(config, around or {}))
     estimate, own = ESTIMATES.get(config.model_type), _ALL.get(config.model_type)
     exact = own is not None and estimate is None
     chosen = estimate[0] if estimate else own or general(config)
@@ -92,6 +92,16 @@ def count_weights(config: Config, tied: bool | None = None) -> Weights:
     part = total([mixers, *rest, *_outside(config, chosen)])
     active = sum(one.active_parameters for one in part.experts)
     return Weights(part.parameters, part.matrices + active, part.experts, mixers.matrices, exact)
+
+
+def _ties(config: Config, around: Mapping[str, object]) -> dict[str, object]:
+    """What decides over tied embeddings: the whole model, then its decoder; files, then classes."""
+    name = "tie_word_embeddings"
+    outer = class_fields().get(config.outer_type, {}) if around else {}
+    for values in (around, config.stated, outer):
+        if isinstance(values.get(name), bool):
+            return {name: values[name]}
+    return {}
 
 
 def _kinds(config: Config) -> list[str]:
@@ -119,7 +129,7 @@ def _outside(config: Config, form: Form) -> list[Part]:
 def _embeddings(config: Config, form: Form, vocab: int) -> Part:
     """The table, and the output projection, which multiplies also where it is the table."""
     size = vocab * embedding_width(config, form)
-    tied = config.flag("tie_word_embeddings", True)
+    tied = form.ties and config.flag("tie_word_embeddings", True)
     return Part(matrices=size, others=(0 if tied else size) + vocab * on(config, form.head_bias))
 
 

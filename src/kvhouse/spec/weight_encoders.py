@@ -31,11 +31,12 @@ def _head(config: Config) -> Part:
     """A matrix and a norm before the output projection, and its bias."""
     narrow = _narrow(config)
     part = linear(narrow, config.hidden, True) + Part(others=2 * narrow)
-    return part + Part(others=config.size("vocab_size"))
+    return part + _head_bias(config)
 
 
 def _head_bias(config: Config) -> Part:
-    return Part(others=config.size("vocab_size"))
+    tied = config.flag("tie_word_embeddings", True)  # untied, there are two
+    return Part(others=config.size("vocab_size") * (1 if tied else 2))
 
 
 def _bridge(config: Config) -> Part:
@@ -54,9 +55,13 @@ def _tasks(config: Config) -> Part:
     return Part(others=types * config.hidden)
 
 
-def _own_head(config: Config) -> Part:
-    """An output projection that is not the table, whatever a flag says."""
-    return Part(others=config.size("vocab_size") * config.hidden)
+def _trocr_positions(config: Config) -> int:
+    learned = config.flag("use_learned_position_embeddings", True)
+    return _positions(2)(config) if learned else 0
+
+
+def _trocr_norm(config: Config) -> Part:
+    return _norm(config) if config.flag("layernorm_embedding", True) else Part()
 
 
 _BERT = Form(
@@ -82,7 +87,7 @@ _SINUSOIDAL = replace(_BART, positions=_positions(), once=())
 
 ENCODERS = {
     **dict.fromkeys(["bert", "roberta", "camembert", "xlm-roberta", "data2vec-text"], _BERT),
-    **dict.fromkeys(["bart", "mvp", "plbart", "trocr"], _BART),
+    **dict.fromkeys(["bart", "mvp", "plbart"], _BART),
     "bert-generation": replace(_BERT, once=(_norm, _head_bias)),
     "big_bird": replace(_BERT, qkv_bias="use_bias", once=(_types, _norm, _head, _pooler)),
     "bigbird_pegasus": replace(
@@ -90,7 +95,7 @@ ENCODERS = {
         qkv_bias="use_bias",
         output_bias="use_bias",
         positions=_positions(),
-        once=(_norm, _own_head),
+        ties=False,
     ),
     "biogpt": replace(
         _BERT, final_norm=True, positions=_positions(2), once=(), widths=("intermediate_size",)
@@ -104,6 +109,7 @@ ENCODERS = {
     "megatron-bert": replace(_BERT, final_norm=True, once=(_types, _head)),
     "pegasus": replace(_SINUSOIDAL, final_norm=True),
     "roberta-prelayernorm": replace(_BERT, final_norm=True),
+    "trocr": replace(_BART, positions=_trocr_positions, once=(_trocr_norm,)),
     "whisper": replace(_SINUSOIDAL, final_norm=True, key_bias=False),
     "xlm-roberta-xl": replace(_BERT, final_norm=True, once=(_types, _head)),
 }

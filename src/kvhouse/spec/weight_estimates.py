@@ -49,10 +49,8 @@ ESTIMATES: dict[str, tuple[Form, str]] = {
         ["git", "gpt_neox_japanese"],
         (_OLD, "biases, positions and further heads"),
     ),
-    **dict.fromkeys(
-        ["musicgen_decoder", "musicgen_melody_decoder"],
-        (replace(_OLD, cross=True, once=(_codebooks,)), "biases"),
-    ),
+    **dict.fromkeys(["musicgen_melody_decoder"], (replace(_OLD, once=(_codebooks,)), "biases")),
+    "musicgen_decoder": (replace(_OLD, cross=True, once=(_codebooks,)), "biases"),
     **dict.fromkeys(["prophetnet", "reformer", "xlm", "xlnet"], (_OLD, "positions")),
 }
 

@@ -78,7 +78,7 @@ def _shared(config: Config, form: Form, inner: int) -> Part:
         shared = first(config, _SHARED_WIDTHS, 0) or 0
     else:
         return Part()
-    part = mlp(shared, config.hidden, form)
+    part = mlp(shared, config.hidden, form, on(config, form.mlp_bias))
     return part + linear(1, config.hidden) if form.shared_gate else part
 
 

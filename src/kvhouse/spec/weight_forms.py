@@ -94,7 +94,7 @@ _FOUR_NORMS = replace(_ATTENTION_BIAS, norms=4)
 _FROM_FIRST = from_layer("first_k_dense_replace")
 _DEEPSEEK = replace(_ATTENTION_BIAS, sparse=_FROM_FIRST, shared="count")
 _QWEN_MOE = replace(_QWEN3, sparse=by_step)
-_QWEN_NEXT = replace(_QWEN_MOE, shared="width", shared_gate=True, gate="dim")
+_QWEN_NEXT = replace(_QWEN_MOE, shared="width", shared_gate=True, gate="dim", gate_bias=_BIAS)
 _GPT2 = replace(_LAYER_NORM, widths=("n_inner", "intermediate_size"), ratio=4, positions=table())
 _GPTJ = Form(
     norm=2, norms=1, gated=False, mlp_bias=True, head_bias=True, widths=("n_inner",), ratio=4
@@ -147,7 +147,7 @@ _DENSE = {
     "iquestcoder": _LLAMA,
     "jais2": replace(_LAYER_NORM, qkv_bias=_BIAS, output_bias=_BIAS, mlp_bias="mlp_bias"),
     "llama": _LLAMA,
-    "minicpm3": _ATTENTION_BIAS,
+    "minicpm3": _LLAMA,
     "ministral": _PLAIN,
     "ministral3": _PLAIN,
     "mistral": _PLAIN,
@@ -180,7 +180,13 @@ _DENSE = {
     "qwen3": _QWEN3,
     "seed_oss": Form(qkv_bias=_BIAS, output_bias="attention_out_bias", mlp_bias="mlp_bias"),
     "smollm3": _LLAMA,
-    "stablelm": Form(norm=2, qkv_bias="use_qkv_bias"),
+    "stablelm": Form(
+        norm=2,
+        norms=_flag_norms("use_parallel_residual", 1, 2),
+        qkv_bias="use_qkv_bias",
+        qk_norm="width",
+        qk_when="qk_layernorm",
+    ),
     "starcoder2": replace(
         _LAYER_NORM, qkv_bias="use_bias", output_bias="use_bias", mlp_bias="use_bias"
     ),
@@ -199,7 +205,7 @@ _MIXTURES = {
         router=1,
     ),
     "aria_text": replace(_LLAMA, sparse=everywhere, shared="count"),
-    "deepseek_v2": _DEEPSEEK,
+    "deepseek_v2": replace(_DEEPSEEK, mlp_bias="mlp_bias"),
     "deepseek_v3": _DEEPSEEK,
     "dots1": replace(_DEEPSEEK, qk_norm="dim"),
     "ernie4_5_moe": Form(
@@ -218,7 +224,7 @@ _MIXTURES = {
     "granitemoe": replace(_GRANITE_MOE, shared=""),
     "granitemoe_swa": replace(_GRANITE_MOE, sinks=True),
     "granitemoeshared": _GRANITE_MOE,
-    "hy_v3": replace(_DEEPSEEK, qk_norm="dim", sparse=from_layer(default=1)),
+    "hy_v3": replace(_DEEPSEEK, mlp_bias="mlp_bias", qk_norm="dim", sparse=from_layer(default=1)),
     "kolibri1": replace(_PLAIN, norms=4, qk_norm="dim", sparse=everywhere, shared="width"),
     "laguna": replace(_QWEN3, gate="head", sparse=from_layer(default=1), shared="width", router=1),
     "mellum": replace(_QWEN3, sparse=everywhere),
@@ -229,20 +235,22 @@ _MIXTURES = {
     "qwen2_moe": Form(qkv_bias="qkv_bias", sparse=by_step, shared="width", shared_gate=True),
     "qwen3_moe": _QWEN_MOE,
     "sarvam_mla": _DEEPSEEK,
-    "sarvam_moe": replace(_DEEPSEEK, qk_norm="dim", qk_when="use_qk_norm"),
-    "solar_open": replace(_DEEPSEEK, sparse=everywhere),
+    "sarvam_moe": replace(_DEEPSEEK, output_bias=False, qk_norm="dim", qk_when="use_qk_norm"),
+    "solar_open": replace(_DEEPSEEK, output_bias=False, sparse=everywhere),
     "llama4_text": replace(
         _ATTENTION_BIAS, sparse=llama4, shared="one", widths=("intermediate_size_mlp",)
     ),
     "jamba": Form(sparse=by_period),
     "qwen3_next": _QWEN_NEXT,
-    "qwen3_5_text": replace(_QWEN3, gate="dim"),
+    "qwen3_5_text": replace(_QWEN3, gate="dim", gate_bias=_BIAS),
     "qwen3_5_moe_text": replace(_QWEN_NEXT, sparse=everywhere),
     "lara_mini": replace(_QWEN3, sparse=everywhere, shared="width"),
     "minimax": Form(sparse=everywhere),
     "granitemoehybrid": _GRANITE_MOE,
     "lfm2_moe": Form(qk_norm="dim", sparse=from_layer("num_dense_layers")),
-    "lfm3": replace(_QWEN3, norms=_compressed_sandwich, gate="head"),
+    "lfm3": replace(
+        _QWEN3, norms=_compressed_sandwich, gate="head", gate_when="use_attention_gate"
+    ),
     "lfm2": Form(qk_norm="dim", feed=_lfm2_mlp),
     "bamba": _LLAMA,
     "falcon_h1": _LLAMA,

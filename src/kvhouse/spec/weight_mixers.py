@@ -8,7 +8,7 @@ from kvhouse.spec.attention import head_dim, kv_heads
 from kvhouse.spec.config import Config
 from kvhouse.spec.layers import FullAttention, LatentAttention
 from kvhouse.spec.plain_models import one_layer
-from kvhouse.spec.weights import Form, Part, linear, norm, on
+from kvhouse.spec.weights import Form, Part, Switch, linear, norm, on
 
 
 def heads_of(config: Config, index: int, kind: str) -> FullAttention:
@@ -34,8 +34,9 @@ def attention(config: Config, form: Form, index: int, kind: str, keeps: bool = T
     if form.qk_norm and on(config, form.qk_when):
         widths = (query, key) if form.qk_norm == "width" else (heads.key_dim, heads.key_dim)
         part += Part(others=form.qk_vectors * sum(widths[: 2 if keeps else 1]))
-    if form.gate:
-        part += linear(out if form.gate == "dim" else heads.query_heads, hidden)
+    if form.gate and on(config, form.gate_when):
+        outputs = out if form.gate == "dim" else heads.query_heads
+        part += linear(outputs, hidden, on(config, form.gate_bias))
     return part + Part(others=heads.query_heads * form.sinks)
 
 
@@ -75,12 +76,20 @@ def sparse_indexer(config: Config) -> Part:
     return part + Part(others=2 * dim) + linear(heads, config.hidden)
 
 
-#: The fields that state biases of projections and of convolutions.
-MAMBA_BIASES = ("mamba_proj_bias", "mamba_conv_bias")
-BIASES = ("use_bias", "use_conv_bias")
+@dataclass(frozen=True, slots=True)
+class Biases:
+    """Which parts of a Mamba mixer have biases: projections in and out, and the convolution."""
+
+    inward: Switch
+    convolution: Switch
+    outward: Switch
 
 
-def mamba1(config: Config, biases: tuple[str, str], normed: bool = False) -> Part:
+MAMBA_BIASES = Biases("mamba_proj_bias", "mamba_conv_bias", "mamba_proj_bias")
+BIASES = Biases("use_bias", "use_conv_bias", "use_bias")
+
+
+def mamba1(config: Config, biases: Biases, normed: bool = False) -> Part:
     """Mamba (arXiv 2312.00752); ``normed`` where step, B and C have norms (Jamba)."""
     hidden = config.hidden
     inner = int(config.number("expand" if config.states("expand") else "mamba_expand") * hidden)
@@ -89,8 +98,10 @@ def mamba1(config: Config, biases: tuple[str, str], normed: bool = False) -> Par
         config.either("conv_kernel", "mamba_d_conv"),
     )
     rank = _step_rank(config)
-    bias, conv_bias = on(config, biases[0]), on(config, biases[1])
-    part = linear(2 * inner, hidden, bias) + linear(hidden, inner, bias)
+    conv_bias = on(config, biases.convolution)
+    part = linear(2 * inner, hidden, on(config, biases.inward)) + linear(
+        hidden, inner, on(config, biases.outward)
+    )
     part += linear(rank + 2 * size, inner) + linear(inner, rank, True)
     part += Part(others=inner * (size + 1) + inner * (kernel + conv_bias))
     return part + Part(others=(rank + 2 * size) * normed)
@@ -117,12 +128,12 @@ class Mamba2:
     kernel: int
 
 
-def mamba2(config: Config, of: Mamba2, biases: tuple[str, str], norm: bool = True) -> Part:
+def mamba2(config: Config, of: Mamba2, biases: Biases, norm: bool = True) -> Part:
     """Mamba 2 (arXiv 2405.21060): one projection for gate, inputs, B, C and step."""
     channels = of.inner + 2 * of.groups * of.size
-    bias, conv_bias = on(config, biases[0]), on(config, biases[1])
-    part = linear(of.inner + channels + of.heads, config.hidden, bias)
-    part += linear(config.hidden, of.inner, bias)
+    conv_bias = on(config, biases.convolution)
+    part = linear(of.inner + channels + of.heads, config.hidden, on(config, biases.inward))
+    part += linear(config.hidden, of.inner, on(config, biases.outward))
     vectors = 3 * of.heads + channels * (of.kernel + conv_bias) + of.inner * norm
     return part + Part(others=vectors)
 

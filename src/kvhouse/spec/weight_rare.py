@@ -20,7 +20,15 @@ from kvhouse.spec.weight_gemma import (
     per_layer_gate,
     per_layer_table,
 )
-from kvhouse.spec.weight_mixers import MAMBA_BIASES, Mamba2, attention, latent, mamba1, mamba2
+from kvhouse.spec.weight_mixers import (
+    MAMBA_BIASES,
+    Biases,
+    Mamba2,
+    attention,
+    latent,
+    mamba1,
+    mamba2,
+)
 from kvhouse.spec.weight_states import nemotron_mamba
 from kvhouse.spec.weights import Form, Part, linear, mlp, on
 
@@ -40,7 +48,7 @@ def _nemotron(config: Config, index: int, kind: str) -> Part:
     if kind == MLP:
         return mlp(config.size("intermediate_size"), config.hidden, _NOT_GATED, bias)
     if kind != MOE:
-        return attention(config, _ATTENTION, index, kind)
+        return attention(config, Form(), index, kind)
     hidden, experts, narrow = config.hidden, expert_count(config), config.maybe("moe_latent_size")
     shared = config.size("moe_shared_expert_intermediate_size")
     part = linear(experts, hidden) + mlp(shared, hidden, _NOT_GATED, bias)
@@ -135,15 +143,15 @@ def _rwkv(config: Config, _: int, __: str) -> Part:
 
 def _xlstm(config: Config, _: int, __: str) -> Part:
     """The mLSTM (arXiv 2405.04517) and its gated MLP, widths rounded up."""
-    hidden, heads = config.hidden, config.heads
+    hidden, heads, bias = config.hidden, config.heads, on(config, "use_bias")
     keys = _up(hidden * config.number("qk_dim_factor"), 64)
     values = _up(hidden * config.number("v_dim_factor"), 64)
     inner = _up(
         hidden * config.number("ffn_proj_factor"), config.size("ffn_round_up_to_multiple_of")
     )
-    part = linear(2 * keys + 2 * values, hidden) + linear(2 * heads, hidden, True)
-    part += linear(hidden, values) + Part(others=values)
-    return part + mlp(inner, hidden, _ATTENTION)
+    part = linear(2 * keys + 2 * values, hidden, bias) + linear(2 * heads, hidden, True)
+    part += linear(hidden, values, bias) + Part(others=values * (1 + bias) + 2 * hidden * bias)
+    return part + mlp(inner, hidden, _ATTENTION, bias)
 
 
 def _up(width: float, multiple: int) -> int:
@@ -200,7 +208,7 @@ def _zamba2(config: Config, _: int, kind: str) -> Part:
         heads=config.size("n_mamba_heads"),
         kernel=config.size("mamba_d_conv"),
     )
-    part = mamba2(config, sizes, ("add_bias_linear", "use_conv_bias"))
+    part = mamba2(config, sizes, Biases("add_bias_linear", True, "add_bias_linear"))
     return part + linear(config.hidden, config.hidden) if kind == HYBRID else part
 
 
@@ -238,7 +246,7 @@ _DEEPSEEK = replace(_ATTENTION, sparse=_FROM_FIRST, shared="count")
 
 RARE = {
     "axk1": replace(_DEEPSEEK, beside=(_axk1_norm,)),
-    "bailing_hybrid": replace(_DEEPSEEK, gate="head"),
+    "bailing_hybrid": replace(_DEEPSEEK, gate="head", ties=False),
     "beam": replace(
         _ATTENTION, norms=4, qk_norm="dim", gate="dim", sinks=True, sparse=from_layer(default=3)
     ),
@@ -283,12 +291,14 @@ RARE = {
         _ATTENTION,
         norms=0,
         final_norm=False,
+        mlp_bias="mlp_bias",
         gate="dim",
+        gate_bias="attention_bias",
         once=(lambda config: Part(others=config.hidden),),
     ),
     "hunyuan_v1_moe": replace(_ATTENTION, qk_norm="dim", sparse=everywhere, shared="one"),
     "jetmoe": Form(mixer=_jetmoe, feed=_nothing),
-    "kimi_linear": _DEEPSEEK,
+    "kimi_linear": replace(_DEEPSEEK, ties=False),
     "longcat_flash": replace(_ATTENTION, norms=4, mixer=_longcat_mixer, feed=_longcat_experts),
     "mamba": Form(norms=1, feed=_nothing),
     "mamba2": Form(norms=1, feed=_nothing),
@@ -306,7 +316,7 @@ RARE = {
         beside=(_mllama_gates,), once=(lambda config: Part(others=8 * config.hidden),)
     ),
     "moshi": Form(feed=_moshi_feed, once=(lambda config: Part(others=config.hidden),)),
-    "nemotron_h": Form(norms=1, mixer=_nemotron, feed=_nothing),
+    "nemotron_h": Form(norms=1, ties=False, mixer=_nemotron, feed=_nothing),
     "olmo_hybrid": replace(_ATTENTION, qk_norm="width"),
     "recurrent_gemma": Form(qkv_bias="attention_bias", output_bias=True, feed=_griffin_mlp),
     "rwkv": Form(
@@ -317,5 +327,5 @@ RARE = {
     ),
     "zamba": Form(norms=1, mixer=_zamba, feed=_nothing, once=(_zamba_shared,)),
     "zamba2": Form(norms=1, mixer=_zamba2, feed=_nothing, once=(_zamba2_shared,)),
-    "xlstm": Form(mixer=_xlstm, feed=_nothing, final_norm=lambda c: c.flag("add_out_norm", True)),
+    "xlstm": Form(mixer=_xlstm, feed=_nothing, ties=False),
 }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from kvhouse.spec.config import Config
 from kvhouse.spec.weight_mixers import (
     BIASES,
     MAMBA_BIASES,
+    Biases,
     Mamba2,
     delta_net,
     lightning,
@@ -18,7 +20,7 @@ from kvhouse.spec.weight_mixers import (
 from kvhouse.spec.weights import Part, linear, on
 
 
-def _bamba(config: Config, norm: bool = True) -> Part:
+def _bamba(config: Config, norm: bool = True, biases: Biases = MAMBA_BIASES) -> Part:
     """Mamba 2 as Bamba and its kin state its sizes."""
     inner = config.maybe("mamba_d_ssm") or int(config.number("mamba_expand") * config.hidden)
     sizes = Mamba2(
@@ -28,7 +30,12 @@ def _bamba(config: Config, norm: bool = True) -> Part:
         heads=config.size("mamba_n_heads"),
         kernel=config.size("mamba_d_conv"),
     )
-    return mamba2(config, sizes, MAMBA_BIASES, norm)
+    return mamba2(config, sizes, biases, norm)
+
+
+def _falcon_h1(config: Config) -> Part:
+    biases = replace(MAMBA_BIASES, outward="projectors_bias")
+    return _bamba(config, on(config, "mamba_rms_norm"), biases)
 
 
 def _mamba2(config: Config) -> Part:
@@ -98,7 +105,7 @@ STATES: dict[str, Callable[[Config], Part]] = {
     **dict.fromkeys(["lfm2", "lfm2_moe", "lfm3"], short_convolution),
     **dict.fromkeys(["mamba", "falcon_mamba"], lambda config: mamba1(config, BIASES)),
     "bailing_hybrid": _bailing,
-    "falcon_h1": lambda config: _bamba(config, on(config, "mamba_rms_norm")),
+    "falcon_h1": _falcon_h1,
     "jamba": lambda config: mamba1(config, MAMBA_BIASES, normed=True),
     "kimi_linear": _kimi,
     "mamba2": _mamba2,

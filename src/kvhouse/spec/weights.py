@@ -99,6 +99,8 @@ class Form:
         qk_when: Whether queries and keys have these norms.
         gate: A gate on the attention's output: ``dim`` for one number per element, ``head`` for one
             per head.
+        gate_bias: A bias on that gate.
+        gate_when: Whether attention has the gate.
         sinks: A learned number per head, which the softmax sees as a further key.
         sparse: For a mixture of experts, which layers have one.
         shared: How the width of experts that all tokens pass through is stated: a ``count`` of
@@ -107,6 +109,7 @@ class Form:
         expert_bias: A bias on each matrix of each expert.
         router: Vectors as long as the number of experts beside the router's matrix.
         positions: Rows of a learned position table.
+        ties: Whether the flag for tied embeddings is heeded; else they never are.
         narrow: A field for the width of the embeddings, where it may differ from the stream's.
         cross: Attention to another input in every layer, with a norm.
         once: Further parts of the model, outside the layers.
@@ -130,6 +133,8 @@ class Form:
     qk_vectors: int = 1
     qk_when: Switch = True
     gate: str = ""
+    gate_bias: Switch = False
+    gate_when: Switch = True
     sinks: bool = False
     sparse: Callable[[Config], Callable[[int], bool]] | None = None
     shared: str = ""
@@ -137,6 +142,7 @@ class Form:
     expert_bias: bool = False
     router: int = 0
     positions: Callable[[Config], int] | None = None
+    ties: bool = True
     narrow: str = ""
     cross: Switch = "add_cross_attention"
     once: tuple[Callable[[Config], Part], ...] = ()
