@@ -27,11 +27,15 @@ def _norm(config: Config) -> Part:
     return Part(others=2 * _narrow(config))
 
 
-def _head(config: Config) -> Part:
-    """A matrix and a norm before the output projection, and its bias."""
+def _transform(config: Config) -> Part:
+    """A matrix and a norm before the output projection."""
     narrow = _narrow(config)
-    part = linear(narrow, config.hidden, True) + Part(others=2 * narrow)
-    return part + _head_bias(config)
+    return linear(narrow, config.hidden, True) + Part(others=2 * narrow)
+
+
+def _head(config: Config) -> Part:
+    """The same, and the output projection's bias."""
+    return _transform(config) + _head_bias(config)
 
 
 def _head_bias(config: Config) -> Part:
@@ -102,7 +106,7 @@ ENCODERS = {
     ),
     "blenderbot-small": replace(_BART, positions=_positions()),
     "blenderbot": replace(_SINUSOIDAL, final_norm=True),
-    "electra": replace(_BERT, once=(_types, _norm, _head, _bridge)),
+    "electra": replace(_BERT, head_bias=True, once=(_types, _norm, _transform, _bridge)),
     "ernie": replace(_BERT, once=(_types, _norm, _head, _tasks)),
     "marian": _SINUSOIDAL,
     "mbart": replace(_BART, final_norm=True),

@@ -212,6 +212,7 @@ _MIXTURES = {
         qkv_bias="use_bias",
         output_bias="use_bias",
         mlp_bias="use_bias",
+        head_bias="use_bias",
         sparse=ernie,
         shared="count",
         router=1,
