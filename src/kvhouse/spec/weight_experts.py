@@ -50,7 +50,7 @@ def feed_forward(config: Config, form: Form, sparse: bool) -> Part:
 
 def mixture(config: Config, form: Form) -> Part:
     """Router, routed experts, and those that every token passes through."""
-    hidden, experts, inner = config.hidden, expert_count(config), needed(config, _WIDTHS)
+    hidden, experts, inner = config.hidden, expert_count(config), config.either(*_WIDTHS)
     each = mlp(inner, hidden, form, form.expert_bias)
     part = linear(experts, hidden) + Part(others=(form.router + each.others) * experts)
     return part + routed_experts(config, experts, each.matrices) + _shared(config, form, inner)
