@@ -91,7 +91,7 @@ def read_config(config: Mapping[str, object], name: str, where: str) -> ModelSpe
         max_length=longest or NO_LIMIT,
         parameters=None,
         matmul_parameters=None,
-        dtype=_dtype(decoder),
+        dtype=_dtype(decoder, any(v.get("quantization_config") for v in (config, decoder.stated))),
         mtp_layers=mtp_layers(decoder),
     )
     return with_weights(spec, config, decoder)
@@ -166,15 +166,15 @@ def _check_head_dim(family: Family, fields: Fields, hidden: int, heads: int) -> 
         raise fields.error(name, f"is {hidden}, not a multiple of {heads_name!r} = {heads}")
 
 
-def _dtype(fields: Fields) -> str:
-    """The dtype of the published weights.
+def _dtype(fields: Fields, quantised: bool) -> str:
+    """The dtype of the published weights, or of those that a quantised checkpoint leaves alone.
 
     Configs that leave it out come from before transformers recorded it, when weights were saved
-    in float32.
+    in float32; quantised checkpoints are younger and keep the rest in bfloat16.
     """
     dtype = fields.text("dtype")
     if dtype is None:
-        return "float32"
+        return "bfloat16" if quantised else "float32"
     if dtype not in DTYPE_BYTES:
         problem = f"is {show(dtype)}, not one of {', '.join(DTYPE_BYTES)}"
         raise fields.error(fields.stated_name("dtype"), problem)

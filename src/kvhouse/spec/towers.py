@@ -30,7 +30,9 @@ def towers(config: Mapping[str, object], hidden: int) -> tuple[int, str]:
         inner = _size(part, _INNER) or 4 * width
         weights += layers * (4 * width**2 + 3 * width * inner) + hidden * (width + hidden)
         counted.append(what)
-    notes = []
+    stated = any(name in config for name in _PARTS)
+    inside = isinstance(config.get("text_config"), dict)
+    notes = ["what lies beside its decoder is not counted"] if inside and not stated else []
     if counted:
         notes.append(f"its parts for {' and '.join(counted)} are estimated at {weights:,} weights")
     if missing:

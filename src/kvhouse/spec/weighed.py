@@ -34,8 +34,8 @@ def with_weights(spec: ModelSpec, config: Mapping[str, object], decoder: Config)
             raise
         return replace(spec, weights_unknown=f"they cannot be counted: {error}")
     beside, note = towers(config, spec.hidden_size)
-    notes = [] if weights.exact else ["counted by a general formula, not by the family's own"]
-    notes += [note] if note else []
+    notes = [text for text in (weights.estimate, note) if text]
+    exact = not notes
     if spec.mtp_layers:
         notes.append("layers that predict further tokens are not counted")
     return replace(
@@ -45,7 +45,7 @@ def with_weights(spec: ModelSpec, config: Mapping[str, object], decoder: Config)
         experts=weights.experts,
         mixer_parameters=weights.mixers,
         storage=storage,
-        weights_basis="exact" if weights.exact and not note else "estimated",
+        weights_basis="exact" if exact else "estimated",
         weights_note="; ".join(notes),
     )
 

@@ -50,14 +50,14 @@ class Weights:
         matmul_parameters: Those that one token is multiplied with.
         experts: Routed experts.
         mixers: Weights in the matrices of attention or of what stands in its place.
-        exact: Whether the family's own form was counted, not a general one.
+        estimate: Why the count is an estimate, in words; empty where it is exact.
     """
 
     parameters: int
     matmul_parameters: int
     experts: tuple[Experts, ...]
     mixers: int
-    exact: bool
+    estimate: str
 
 
 @cache
@@ -79,9 +79,7 @@ def count_weights(config: Config, around: Mapping[str, object] | None = None) ->
         SpecError: A field that decides them is missing or impossible.
     """
     config = config.filled(class_fields().get(config.model_type, {}), _ties(config, around or {}))
-    estimate, own = ESTIMATES.get(config.model_type), _ALL.get(config.model_type)
-    exact = own is not None and estimate is None
-    chosen = estimate[0] if estimate else own or general(config)
+    chosen, estimate = _form(config)
     kinds = _kinds(config)
     sparse = chosen.sparse(config) if chosen.sparse else None
     mixers = total([mixer(config, chosen, index, kind) for index, kind in enumerate(kinds)])
@@ -91,7 +89,21 @@ def count_weights(config: Config, around: Mapping[str, object] | None = None) ->
     ]
     part = total([mixers, *rest, *_outside(config, chosen)])
     active = sum(one.active_parameters for one in part.experts)
-    return Weights(part.parameters, part.matrices + active, part.experts, mixers.matrices, exact)
+    matmul = part.matrices + active
+    return Weights(part.parameters, matmul, part.experts, mixers.matrices, estimate)
+
+
+def _form(config: Config) -> tuple[Form, str]:
+    """The family's form, and what makes it an estimate if it is one."""
+    estimate, own = ESTIMATES.get(config.model_type), _ALL.get(config.model_type)
+    if estimate is not None:
+        form, missing = estimate
+        return form, f"an estimate, which leaves out {missing}"
+    if own is None:
+        return general(config), "an estimate by a general formula, not by the family's own"
+    if config.stated.get("routed_expert_hidden_size"):
+        return own, "an estimate from the published sizes: the class of Kimi K3 is not known here"
+    return own, ""
 
 
 def _ties(config: Config, around: Mapping[str, object]) -> dict[str, object]:

@@ -12,7 +12,7 @@ from kvhouse.spec.config import Config
 from kvhouse.spec.weight_encoders import ENCODERS
 from kvhouse.spec.weight_experts import COUNTS, everywhere, first, from_layer
 from kvhouse.spec.weight_forms import FORMS
-from kvhouse.spec.weight_rare import RARE
+from kvhouse.spec.weight_rare import RARE, nas_feed, nas_mixer
 from kvhouse.spec.weights import Form, Part
 
 
@@ -34,12 +34,16 @@ _GATED = replace(FORMS["llama"], gate="dim")
 ESTIMATES: dict[str, tuple[Form, str]] = {
     "axk2": (_DEEPSEEK, "gates of the norms and of attention"),
     "cpmant": (replace(FORMS["llama"], widths=_WIDTHS), "tables of positions and segments"),
-    "ctrl": (_OLD, "nothing large"),
+    "ctrl": (_OLD, "a bias"),
     "doge": (FORMS["llama"], "gates of the residuals and of attention"),
     "dory": (_GATED, "scales of queries, keys and MLP"),
     "dots3_note_text": (_DEEPSEEK, "gates, and layers that slide have sizes of their own"),
     "hy_v4": (_DEEPSEEK, "hyper-connections and gates"),
     "modernbert-decoder": (replace(FORMS["llama"], positions=None), "a matrix before the head"),
+    "nemotron-nas": (
+        Form(norms=0, mixer=nas_mixer, feed=nas_feed),
+        "nothing known; its class is not in transformers",
+    ),
     "qwen4_exp_text": (FORMS["qwen3_5_moe_text"], "hyper-connections, indexers, n-gram tables"),
     **dict.fromkeys(
         ["rembert", "roc_bert", "roformer", "xmod"],

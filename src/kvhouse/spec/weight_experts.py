@@ -51,8 +51,12 @@ def feed_forward(config: Config, form: Form, sparse: bool) -> Part:
 def mixture(config: Config, form: Form) -> Part:
     """Router, routed experts, and those that every token passes through."""
     hidden, experts, inner = config.hidden, expert_count(config), config.either(*_WIDTHS)
-    each = mlp(inner, hidden, form, form.expert_bias)
-    part = linear(experts, hidden) + Part(others=(form.router + each.others) * experts)
+    narrow = config.maybe("routed_expert_hidden_size") or hidden
+    each = mlp(inner, narrow, form, form.expert_bias)
+    router = form.router(config) if callable(form.router) else form.router
+    part = linear(experts, hidden) + Part(others=(router + each.others) * experts)
+    if narrow != hidden:  # Kimi K3's experts work in a space of their own
+        part += linear(narrow, hidden) + linear(hidden, narrow)
     return part + routed_experts(config, experts, each.matrices) + _shared(config, form, inner)
 
 

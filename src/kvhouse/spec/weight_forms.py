@@ -92,7 +92,7 @@ _QWEN3 = replace(_ATTENTION_BIAS, qk_norm="dim")
 _LAYER_NORM = Form(norm=2, gated=False, qkv_bias=True, output_bias=True, mlp_bias=True)
 _FOUR_NORMS = replace(_ATTENTION_BIAS, norms=4)
 _FROM_FIRST = from_layer("first_k_dense_replace")
-_DEEPSEEK = replace(_ATTENTION_BIAS, sparse=_FROM_FIRST, shared="count")
+_DEEPSEEK = replace(_ATTENTION_BIAS, sparse=_FROM_FIRST, shared="count", router=1)
 _QWEN_MOE = replace(_QWEN3, sparse=by_step)
 _QWEN_NEXT = replace(_QWEN_MOE, shared="width", shared_gate=True, gate="dim", gate_bias=_BIAS)
 _GPT2 = replace(_LAYER_NORM, widths=("n_inner", "intermediate_size"), ratio=4, positions=table())
@@ -205,7 +205,7 @@ _MIXTURES = {
         router=1,
     ),
     "aria_text": replace(_LLAMA, sparse=everywhere, shared="count"),
-    "deepseek_v2": replace(_DEEPSEEK, mlp_bias="mlp_bias"),
+    "deepseek_v2": replace(_DEEPSEEK, mlp_bias="mlp_bias", router=0),
     "deepseek_v3": _DEEPSEEK,
     "dots1": replace(_DEEPSEEK, qk_norm="dim"),
     "ernie4_5_moe": Form(
@@ -226,10 +226,12 @@ _MIXTURES = {
     "granitemoe_swa": replace(_GRANITE_MOE, sinks=True),
     "granitemoeshared": _GRANITE_MOE,
     "hy_v3": replace(_DEEPSEEK, mlp_bias="mlp_bias", qk_norm="dim", sparse=from_layer(default=1)),
-    "kolibri1": replace(_PLAIN, norms=4, qk_norm="dim", sparse=everywhere, shared="width"),
+    "kolibri1": replace(
+        _PLAIN, norms=4, qk_norm="dim", sparse=everywhere, shared="width", router=1
+    ),
     "laguna": replace(_QWEN3, gate="head", sparse=from_layer(default=1), shared="width", router=1),
     "mellum": replace(_QWEN3, sparse=everywhere),
-    "minimax_m2": Form(qk_norm="width", sparse=everywhere),
+    "minimax_m2": Form(qk_norm="width", sparse=everywhere, router=1),
     "mixtral": Form(sparse=everywhere),
     "olmoe": replace(_ATTENTION_BIAS, qk_norm="width", sparse=everywhere),
     "phimoe": replace(_ATTENTION_BIAS, norm=2, head_bias="lm_head_bias", sparse=everywhere),
@@ -248,7 +250,11 @@ _MIXTURES = {
     "lara_mini": replace(_QWEN3, sparse=everywhere, shared="width"),
     "minimax": Form(sparse=everywhere),
     "granitemoehybrid": _GRANITE_MOE,
-    "lfm2_moe": Form(qk_norm="dim", sparse=from_layer("num_dense_layers")),
+    "lfm2_moe": Form(
+        qk_norm="dim",
+        sparse=from_layer("num_dense_layers"),
+        router=lambda config: int(config.flag("use_expert_bias", True)),
+    ),
     "lfm3": replace(
         _QWEN3, norms=_compressed_sandwich, gate="head", gate_when="use_attention_gate"
     ),

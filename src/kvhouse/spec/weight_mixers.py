@@ -64,6 +64,8 @@ def latent(config: Config, form: Form, index: int, kind: str) -> Part:
     part += linear(hidden, heads * value, on(config, form.output_bias))
     if form.gate:
         part += linear(heads, hidden)
+    if config.flag("mla_use_output_gate", False):  # Kimi K3
+        part += linear(heads * value, hidden)
     if rank is None:
         return part + linear(query, hidden)
     return part + linear(rank, hidden, bias) + Part(others=rank) + linear(query, rank)

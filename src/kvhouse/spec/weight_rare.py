@@ -51,7 +51,7 @@ def _nemotron(config: Config, index: int, kind: str) -> Part:
         return attention(config, Form(), index, kind)
     hidden, experts, narrow = config.hidden, expert_count(config), config.maybe("moe_latent_size")
     shared = config.size("moe_shared_expert_intermediate_size")
-    part = linear(experts, hidden) + mlp(shared, hidden, _NOT_GATED, bias)
+    part = linear(experts, hidden, True) + mlp(shared, hidden, _NOT_GATED, bias)
     if narrow:
         part += linear(narrow, hidden, bias) + linear(hidden, narrow, bias)
     each = mlp(config.size("moe_intermediate_size"), narrow or hidden, _NOT_GATED)
@@ -76,7 +76,7 @@ def _longcat_mixer(config: Config, index: int, kind: str) -> Part:
 def _longcat_experts(config: Config, _: int, __: str) -> Part:
     experts, zero = expert_count(config), config.maybe("zero_expert_num", 0) or 0
     each = 3 * config.size("expert_ffn_hidden_size") * config.hidden
-    return linear(experts + zero, config.hidden) + routed_experts(config, experts, each)
+    return linear(experts + zero, config.hidden, True) + routed_experts(config, experts, each)
 
 
 def _jetmoe(config: Config, _: int, __: str) -> Part:
@@ -187,6 +187,16 @@ def _compress(hidden: int, dim: int, ratio: int, groups: int) -> Part:
     return linear(2 * groups * dim, hidden) + Part(others=ratio * groups * dim + dim)
 
 
+def _v4_correction(config: Config, index: int, _: str) -> Part:
+    """The correction of the router, except in the first layers, which look experts up by token."""
+    listed = config.texts("mlp_layer_types")
+    hashed = config.maybe("num_hash_layers", 0)
+    looks_up = index < (3 if hashed is None else hashed)
+    if listed:
+        looks_up = index < len(listed) and listed[index] == "hash_moe"
+    return Part(others=0 if looks_up else expert_count(config))
+
+
 def _hyper(config: Config, _: int, __: str) -> Part:
     """Hyper-connections around attention and experts."""
     streams = config.size("hc_mult")
@@ -241,8 +251,42 @@ def _zamba2_shared(config: Config) -> Part:
     return block.times(blocks) + adapter.times(hybrids)
 
 
+def nas_mixer(config: Config, index: int, _: str) -> Part:
+    """A block found by search: attention, a matrix or nothing; the norm goes with it."""
+    own = _block(config, index, "attention")
+    if own.flag("no_op", False):
+        return Part()
+    hidden, dim, norm = config.hidden, head_dim(config), Part(others=config.hidden)
+    if own.flag("replace_with_linear", False):
+        return linear(hidden, hidden) + norm
+    kv = max(1, config.heads // own.size("n_heads_in_group"))
+    out = linear(hidden, config.heads * dim)
+    return linear((config.heads + 2 * kv) * dim, hidden) + out + norm
+
+
+def nas_feed(config: Config, index: int, _: str) -> Part:
+    """The same for the MLP, whose width is a multiple of the stream's, rounded up to 256."""
+    own = _block(config, index, "ffn")
+    if own.flag("no_op", False):
+        return Part()
+    if own.flag("replace_with_linear", False):
+        return linear(config.hidden, config.hidden) + Part(others=config.hidden)
+    inner = own.maybe("intermediate_size")
+    if inner is None:
+        inner = _up(int(2 * own.number("ffn_mult") * config.hidden / 3), 256)
+    return mlp(inner, config.hidden, _ATTENTION) + Part(others=config.hidden)
+
+
+def _block(config: Config, index: int, name: str) -> Config:
+    blocks = config.inners("block_configs")
+    own = blocks[index].inner(name) if index < len(blocks) else None
+    if own is None:
+        raise config.error("block_configs", f"has no {name!r} for layer {index}")
+    return own
+
+
 _FROM_FIRST = from_layer("first_k_dense_replace", default=1)
-_DEEPSEEK = replace(_ATTENTION, sparse=_FROM_FIRST, shared="count")
+_DEEPSEEK = replace(_ATTENTION, sparse=_FROM_FIRST, shared="count", router=1)
 
 RARE = {
     "axk1": replace(_DEEPSEEK, beside=(_axk1_norm,)),
@@ -264,7 +308,7 @@ RARE = {
         mixer=_v4_attention,
         sparse=everywhere,
         shared="count",
-        beside=(_hyper,),
+        beside=(_hyper, _v4_correction),
         once=(_hyper_head,),
     ),
     "falcon_mamba": Form(norms=1, feed=_nothing),
@@ -303,12 +347,13 @@ RARE = {
     "mamba": Form(norms=1, feed=_nothing),
     "mamba2": Form(norms=1, feed=_nothing),
     "mimo_v2_flash": Form(
-        qkv_bias="attention_bias", sparse=from_layer(default=1), beside=(_mimo_sinks,)
+        qkv_bias="attention_bias", sparse=from_layer(default=1), router=1, beside=(_mimo_sinks,)
     ),
     "minimax_m3_vl_text": Form(
         qk_norm="dim",
         sparse=everywhere,
         shared="width",
+        router=1,
         widths=("dense_intermediate_size",),
         beside=(_minimax_indexer,),
     ),

@@ -69,7 +69,9 @@ def _kimi(config: Config) -> Part:
     dim = (own.maybe("head_dim") if own else None) or config.size("linear_head_dim")
     kernel = own.maybe("short_conv_kernel_size") if own else None
     inner, hidden = heads * dim, config.hidden
-    gates = (linear(dim, hidden) + linear(inner, dim)).times(2) + linear(heads, hidden)
+    low = linear(dim, hidden) + linear(inner, dim)
+    full = own.flag("use_full_rank_gate", False) if own else False
+    gates = low + (linear(inner, hidden) if full else low) + linear(heads, hidden)
     return _delta(config, heads, dim, kernel or config.size("linear_conv_kernel_dim")) + gates
 
 

@@ -107,7 +107,8 @@ class Form:
             experts of the routed ones' width, ``one`` of that width, or a ``width`` of its own.
         shared_gate: A number per token that weighs the shared expert.
         expert_bias: A bias on each matrix of each expert.
-        router: Vectors as long as the number of experts beside the router's matrix.
+        router: Vectors as long as the number of experts beside the router's matrix: a bias, or the
+            correction that balances the experts, which transformers holds as a buffer.
         positions: Rows of a learned position table.
         ties: Whether the flag for tied embeddings is heeded; else they never are.
         narrow: A field for the width of the embeddings, where it may differ from the stream's.
@@ -140,7 +141,7 @@ class Form:
     shared: str = ""
     shared_gate: bool = False
     expert_bias: bool = False
-    router: int = 0
+    router: int | Callable[[Config], int] = 0
     positions: Callable[[Config], int] | None = None
     ties: bool = True
     narrow: str = ""
