@@ -63,7 +63,8 @@ def read_config_file(path: Path, name: str) -> ModelSpec:
     # Some quantised checkpoints say so only in a file beside the config.
     beside = path.with_name(path.name.removesuffix("config.json") + "hf_quant_config.json")
     if beside.exists() and not values.get("quantization_config"):
-        values = {**values, "quantization_config": read_json_object(beside)}
+        stated = read_json_object(beside) or {"quantization": {}}
+        values = {**values, "quantization_config": stated}
     return read_config(values, name, show_path(path))
 
 

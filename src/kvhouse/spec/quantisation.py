@@ -72,7 +72,9 @@ def _uniform(fields: Fields) -> _Parts | str:
     else:
         chosen = None
     if chosen is None:
-        return f"its weights are quantised by {show(algorithm or method)}, which is not known here"
+        name = algorithm or method
+        how = f"by {show(name)}, which is not known here" if name else "in a way it does not name"
+        return f"its weights are quantised {how} ({fields.where})"
     return chosen, chosen, chosen
 
 

@@ -12,6 +12,7 @@ from kvhouse.spec.model import ModelSpec
 from kvhouse.spec.quantisation import read_storage
 from kvhouse.spec.towers import towers
 from kvhouse.spec.weight_count import count_weights
+from kvhouse.spec.weight_experts import COUNTS
 from kvhouse.spec.weight_formats import Storage
 
 
@@ -27,6 +28,9 @@ def with_weights(spec: ModelSpec, config: Mapping[str, object], decoder: Config)
         storage = _storage(config, decoder, spec.dtype)
         if isinstance(storage, str):
             return replace(spec, weights_unknown=storage)
+        foreign = _experts_of_others(decoder)
+        if foreign:
+            return replace(spec, weights_unknown=foreign)
         inside = decoder.outer_type != decoder.model_type and decoder.stated is not config
         weights = count_weights(decoder, config if inside else None)
     except SpecError as error:
@@ -48,6 +52,14 @@ def with_weights(spec: ModelSpec, config: Mapping[str, object], decoder: Config)
         weights_basis="exact" if exact else "estimated",
         weights_note="; ".join(notes),
     )
+
+
+def _experts_of_others(decoder: Config) -> str:
+    """Why a file of a dense class is not counted: it states experts, which the class ignores."""
+    for name in COUNTS if decoder.outer_type in FAMILIES else ():
+        if decoder.stated.get(name):
+            return f"a mixture of experts (field {name!r}), which this class does not have"
+    return ""
 
 
 def _storage(config: Mapping[str, object], decoder: Config, dtype: str) -> Storage | str | None:

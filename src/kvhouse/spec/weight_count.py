@@ -98,7 +98,7 @@ def _form(config: Config) -> tuple[Form, str]:
     estimate, own = ESTIMATES.get(config.model_type), _ALL.get(config.model_type)
     if estimate is not None:
         form, missing = estimate
-        return form, f"an estimate, which leaves out {missing}"
+        return form, f"an estimate without {missing}"
     if own is None:
         return general(config), "an estimate by a general formula, not by the family's own"
     if config.stated.get("routed_expert_hidden_size"):
@@ -134,7 +134,7 @@ def _outside(config: Config, form: Form) -> list[Part]:
     final = form.final_norm(config) if callable(form.final_norm) else form.final_norm
     parts += [norm(config, form)] if final else []
     if form.positions:
-        parts.append(Part(others=form.positions(config) * embedding_width(config, form)))
+        parts.append(Part(others=form.positions(config)))
     return [*parts, _embeddings(config, form, config.size("vocab_size"))]
 
 

@@ -10,7 +10,11 @@ from kvhouse.spec.weights import Form, Part, linear
 
 
 def _positions(padding: int = 0) -> Callable[[Config], int]:
-    return lambda config: config.integer("max_position_embeddings", MOST_TOKENS) + padding
+    def weights(config: Config) -> int:
+        rows = config.integer("max_position_embeddings", MOST_TOKENS) + padding
+        return rows * _narrow(config)
+
+    return weights
 
 
 def _narrow(config: Config) -> int:

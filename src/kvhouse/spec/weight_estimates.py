@@ -42,7 +42,7 @@ ESTIMATES: dict[str, tuple[Form, str]] = {
     "modernbert-decoder": (replace(FORMS["llama"], positions=None), "a matrix before the head"),
     "nemotron-nas": (
         Form(norms=0, mixer=nas_mixer, feed=nas_feed),
-        "nothing known; its class is not in transformers",
+        "its own class to compare with",
     ),
     "qwen4_exp_text": (FORMS["qwen3_5_moe_text"], "hyper-connections, indexers, n-gram tables"),
     **dict.fromkeys(

@@ -26,8 +26,12 @@ def _flag_norms(flag: str, with_it: int, without: int) -> Callable[[Config], int
 
 
 def table(padding: int = 0) -> Callable[[Config], int]:
-    """Rows of a position table: the longest context and some padding."""
-    return lambda config: config.integer("max_position_embeddings", MOST_TOKENS) + padding
+    """A position table with rows for the longest context and some padding."""
+
+    def weights(config: Config) -> int:
+        return (config.integer("max_position_embeddings", MOST_TOKENS) + padding) * config.hidden
+
+    return weights
 
 
 def _falcon_norms(config: Config) -> int:

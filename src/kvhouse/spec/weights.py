@@ -109,7 +109,7 @@ class Form:
         expert_bias: A bias on each matrix of each expert.
         router: Vectors as long as the number of experts beside the router's matrix: a bias, or the
             correction that balances the experts, which transformers holds as a buffer.
-        positions: Rows of a learned position table.
+        positions: Weights of a learned position table.
         ties: Whether the flag for tied embeddings is heeded; else they never are.
         narrow: A field for the width of the embeddings, where it may differ from the stream's.
         cross: Attention to another input in every layer, with a norm.
