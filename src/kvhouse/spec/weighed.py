@@ -9,7 +9,6 @@ from kvhouse.errors import SpecError, UnsupportedModel
 from kvhouse.spec.config import Config
 from kvhouse.spec.families import FAMILIES
 from kvhouse.spec.model import ModelSpec
-from kvhouse.spec.quantisation import read_storage
 from kvhouse.spec.towers import towers
 from kvhouse.spec.weight_count import count_weights
 from kvhouse.spec.weight_experts import COUNTS
@@ -68,6 +67,8 @@ def _storage(config: Mapping[str, object], decoder: Config, dtype: str) -> Stora
         for name in ("quantization_config", "compression_config"):
             stated = values.get(name)
             if isinstance(stated, dict) and stated:
+                from kvhouse.spec.quantisation import read_storage
+
                 return read_storage(stated, f"{decoder.where}: in {name!r}", dtype)
             if stated:
                 return f"its weights are quantised in a way that cannot be read (field {name!r})"

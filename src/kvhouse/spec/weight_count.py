@@ -22,16 +22,12 @@ from kvhouse.spec.pattern_rules import (
     MLP,
 )
 from kvhouse.spec.patterns import layer_types
-from kvhouse.spec.weight_encoders import ENCODERS
-from kvhouse.spec.weight_estimates import ESTIMATES, general
 from kvhouse.spec.weight_experts import feed_forward
 from kvhouse.spec.weight_forms import FORMS
 from kvhouse.spec.weight_mixers import attention, cross_attention, latent, sparse_indexer
-from kvhouse.spec.weight_rare import RARE
 from kvhouse.spec.weight_states import STATES
 from kvhouse.spec.weights import Form, Part, embedding_width, norm, norms, on, total
 
-_ALL = {**FORMS, **RARE, **ENCODERS}
 _LATENT = frozenset(
     [
         *("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa"),
@@ -95,7 +91,16 @@ def count_weights(config: Config, around: Mapping[str, object] | None = None) ->
 
 def _form(config: Config) -> tuple[Form, str]:
     """The family's form, and what makes it an estimate if it is one."""
-    estimate, own = ESTIMATES.get(config.model_type), _ALL.get(config.model_type)
+    own = FORMS.get(config.model_type)
+    if own is not None:
+        return own, ""
+    # The rarer forms are read only for the models that need them.
+    from kvhouse.spec.weight_encoders import ENCODERS
+    from kvhouse.spec.weight_estimates import ESTIMATES, general
+    from kvhouse.spec.weight_rare import RARE
+
+    estimate = ESTIMATES.get(config.model_type)
+    own = RARE.get(config.model_type) or ENCODERS.get(config.model_type)
     if estimate is not None:
         form, missing = estimate
         return form, f"an estimate without {missing}"
