@@ -14,6 +14,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from kvhouse.spec import ModelSpec
 from kvhouse.spec.hf_config import read_config
+from kvhouse.spec.weight_count import class_fields
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -186,6 +187,14 @@ def test_products(row: dict[str, Any]) -> None:
     config = CONFIG_MAPPING[row["model_type"]](**copy.deepcopy(row["config"]))
     spec = both_forms(row, config)[0]
     assert spec.matmul_parameters == products(build(config), spec)
+
+
+def test_absent_fields_mean_what_the_classes_put_in_their_place() -> None:
+    for model_type, values in class_fields().items():
+        fields = dataclasses.fields(CONFIG_MAPPING[model_type])
+        theirs = {one.name: one.default for one in fields}
+        for name, value in values.items():
+            assert json.loads(json.dumps(theirs[name])) == value, (model_type, name)
 
 
 def switches(model_type: str) -> list[str]:

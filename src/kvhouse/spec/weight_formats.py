@@ -26,6 +26,8 @@ class WeightFormat:
             is left out: it adds less than one part in a thousand.
         scale_bits: Bits beside each group: its scale, and its zero point if it has one.
         quantised: Whether only the matrices of the layers have this format.
+        arithmetic: The dtype that matrices of it are multiplied in where a device can, by the name
+            that devices have for it; None for the dtype that the model computes in.
         note: Where the figures come from, and what they leave out.
     """
 
@@ -34,6 +36,7 @@ class WeightFormat:
     group: int | None = None
     scale_bits: int = 0
     quantised: bool = True
+    arithmetic: str | None = None
     note: str = ""
 
     def bytes(self, weights: int) -> int:
@@ -52,17 +55,24 @@ _ROWS = "scales per tensor or per row are not counted: below 0.1 %"
 
 _FORMATS = (
     *(WeightFormat(name, 8 * size, quantised=False) for name, size in DTYPE_BYTES.items()),
-    WeightFormat("fp8", 8, note=_ROWS),
+    WeightFormat("fp8", 8, arithmetic="float8", note=_ROWS),
     # DeepSeek-V3 (arXiv 2412.19437): a float32 scale for each block of 128 by 128.
-    WeightFormat("fp8-block", 8, 128 * 128, 32, note="blocks of 128 × 128, float32 scales"),
-    WeightFormat("int8", 8, note=_ROWS),
+    WeightFormat(
+        "fp8-block",
+        8,
+        128 * 128,
+        32,
+        arithmetic="float8",
+        note="blocks of 128 × 128, float32 scales",
+    ),
+    WeightFormat("int8", 8, arithmetic="int8", note=_ROWS),
     # GPTQ and AWQ as their tools write them: groups of 128, a float16 scale, a 4-bit zero point.
     WeightFormat("int4", 4, 128, 20, note="groups of 128, float16 scales and 4-bit zero points"),
     # OCP Microscaling Formats specification 1.0: blocks of 32 with an 8-bit scale.
     WeightFormat("mxfp4", 4, 32, 8, note="blocks of 32, 8-bit scales"),
-    WeightFormat("mxfp8", 8, 32, 8, note="blocks of 32, 8-bit scales"),
+    WeightFormat("mxfp8", 8, 32, 8, arithmetic="float8", note="blocks of 32, 8-bit scales"),
     # NVFP4: blocks of 16 with an fp8 scale; one float32 per tensor is not counted.
-    WeightFormat("nvfp4", 4, 16, 8, note="blocks of 16, fp8 scales"),
+    WeightFormat("nvfp4", 4, 16, 8, arithmetic="float4", note="blocks of 16, fp8 scales"),
     # bitsandbytes NF4 with double quantisation off: blocks of 64 with a float32 maximum.
     WeightFormat("nf4", 4, 64, 32, note="blocks of 64, float32 scales"),
 )
