@@ -11,13 +11,16 @@ _INNER = ("intermediate_size", "mlp_dim", "encoder_ffn_dim", "vt_intermediate_si
 _MOST = 2**20
 
 
-def towers(config: Mapping[str, object], hidden: int) -> tuple[int, str]:
+def towers(config: Mapping[str, object], hidden: int, wrapped: bool) -> tuple[int, str]:
     """About how many weights the parts for images and sound have, and what to say of it.
 
     A tower is taken as a transformer of the stated width and depth, ``layers × (4 width² + 3 width
     × inner)``, and two matrices into the decoder's width ``hidden``. The result is for memory, to
-    which such a part adds a few per cent; where a part states no sizes it is left out.
+    which such a part adds a few per cent; where a part states no sizes it is left out. ``wrapped``
+    says that the decoder is one part of a larger model, which must have others.
     """
+    thinker = config.get("thinker_config")
+    config = {**thinker, **config} if isinstance(thinker, dict) else config
     weights, counted, missing = 0, [], []
     for name, what in _PARTS.items():
         part = config.get(name)
@@ -31,8 +34,7 @@ def towers(config: Mapping[str, object], hidden: int) -> tuple[int, str]:
         weights += layers * (4 * width**2 + 3 * width * inner) + hidden * (width + hidden)
         counted.append(what)
     stated = any(name in config for name in _PARTS)
-    inside = isinstance(config.get("text_config"), dict)
-    notes = ["what lies beside its decoder is not counted"] if inside and not stated else []
+    notes = ["what lies beside its decoder is not counted"] if wrapped and not stated else []
     if counted:
         notes.append(f"its parts for {' and '.join(counted)} are estimated at {weights:,} weights")
     if missing:

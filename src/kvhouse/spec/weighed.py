@@ -30,13 +30,13 @@ def with_weights(spec: ModelSpec, config: Mapping[str, object], decoder: Config)
         foreign = _experts_of_others(decoder)
         if foreign:
             return replace(spec, weights_unknown=foreign)
-        inside = decoder.outer_type != decoder.model_type and decoder.stated is not config
-        weights = count_weights(decoder, config if inside else None)
+        wrapped = decoder.stated is not config
+        weights = count_weights(decoder, config if wrapped else None)
     except SpecError as error:
         if decoder.model_type in FAMILIES and not isinstance(error, UnsupportedModel):
             raise
         return replace(spec, weights_unknown=f"they cannot be counted: {error}")
-    beside, note = towers(config, spec.hidden_size)
+    beside, note = towers(config, spec.hidden_size, wrapped)
     notes = [text for text in (weights.estimate, note) if text]
     exact = not notes
     if spec.mtp_layers:

@@ -12,6 +12,7 @@ from typing import Any
 from kvhouse.spec.attention import indexer
 from kvhouse.spec.config import Config
 from kvhouse.spec.experts import Experts
+from kvhouse.spec.foreign import LATENT
 from kvhouse.spec.pattern_rules import (
     CONV,
     FULL,
@@ -27,14 +28,6 @@ from kvhouse.spec.weight_forms import FORMS
 from kvhouse.spec.weight_mixers import attention, cross_attention, latent, sparse_indexer
 from kvhouse.spec.weight_states import STATES
 from kvhouse.spec.weights import Form, Part, embedding_width, norm, norms, on, total
-
-_LATENT = frozenset(
-    [
-        *("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa"),
-        *("minicpm3", "sarvam_mla", "youtu", "axk1", "kimi_linear", "bailing_hybrid"),
-        *("axk2", "dots3_note_text", "hy_v4"),
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +163,7 @@ def _own_mixer(config: Config, form: Form, index: int, kind: str) -> Part:
         return form.mixer(config, index, kind)
     if kind in (LINEAR, CONV):
         return _state(config)
-    if config.model_type in _LATENT:
+    if config.model_type in LATENT:
         part = latent(config, form, index, kind)
         has_indexer = kind == INDEXED and indexer(config, index)
         return part + sparse_indexer(config) if has_indexer else part
