@@ -44,7 +44,9 @@ KvFormat = Annotated[str, typer.Option("--kv-format", help="bf16, fp16 or fp32."
 WeightDtype = Annotated[
     str | None,
     typer.Option(
-        "--weight-dtype", help="float32, bfloat16 or float16. By default as the model is published."
+        "--weight-dtype",
+        help="float32, bfloat16, float16, fp8, fp8-block, int8, int4, mxfp4, mxfp8, nvfp4 or nf4. "
+        "By default as the model is published.",
     ),
 ]
 BlockSize = Annotated[int, typer.Option("--block-size", metavar="TOKENS", help="Tokens per block.")]
