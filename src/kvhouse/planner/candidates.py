@@ -1,0 +1,293 @@
+"""The changes that a remedy may consist of, each as fields of a case and its price in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from kvhouse.core.policy import CONTIGUOUS_MAX, PAGED
+from kvhouse.costs import Roofline
+from kvhouse.errors import KvhouseError
+from kvhouse.formats import get_format
+from kvhouse.planner.bigger import bigger_cards
+from kvhouse.planner.case import Case
+from kvhouse.planner.prices import ACCURACY, LATENT_INT4, UNCHANGED
+from kvhouse.spec.layers import FullAttention, LatentAttention, Layer
+from kvhouse.units import seconds_text
+
+#: KV heads of the model choice that grouped queries stand for; Llama 2 70B and Llama 3 have 8.
+GROUPED_HEADS = 8
+
+_RANKS = (2, 4, 8)
+_NARROW = ("fp8", "int8", "int4")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is known of the traffic; see ``remedies``.
+
+    Raises:
+        KvhouseError: A share outside [0, 1], lengths below 1, or two statements of one thing.
+    """
+
+    shared_tokens: int | None = None
+    hit_share: float | None = None
+    shorter: int | None = None
+    lengths: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        if self.shared_tokens is not None and self.hit_share is not None:
+            raise KvhouseError("shared_tokens and hit_share say the same thing: give one of them")
+        if self.hit_share is not None and not 0 <= self.hit_share <= 1:
+            raise KvhouseError(f"hit_share {self.hit_share}: give a share from 0 to 1")
+        if any(length < 1 for length in self.lengths):
+            raise KvhouseError("lengths: a request has at least 1 token")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A change to try.
+
+    Attributes:
+        name: Short, such as ``int8 KV``.
+        change: What changes, in words.
+        fields: The fields of ``Case`` that change, and their new values.
+        accuracy: What it costs in accuracy.
+        latency: What it does to the time of a request.
+        needs: What it asks for beside a setting.
+        basis: What the requests that then fit are.
+        assumption: What they rest on.
+        hardware: Whether it takes other or further devices.
+        other_model: Whether it is a choice of model and no remedy.
+    """
+
+    name: str
+    change: str
+    fields: Mapping[str, Any]
+    accuracy: str = UNCHANGED
+    latency: str = "none"
+    needs: str = ""
+    basis: Literal["exact", "modelled", "estimated"] = "exact"
+    assumption: str = "identical requests of the asked length"
+    hardware: bool = False
+    other_model: bool = False
+
+    def apply(self, case: Case) -> Case:
+        """The case with the change.
+
+        Raises:
+            KvhouseError: It is impossible then.
+        """
+        return replace(case, **self.fields)
+
+    def goes_with(self, other: Candidate) -> bool:
+        """Whether both can be made, and each adds something to the other."""
+        ours, theirs = dict(self.fields), dict(other.fields)
+        agree = all(ours[key] == theirs[key] for key in ours.keys() & theirs.keys())
+        return agree and bool(ours.keys() - theirs.keys()) and bool(theirs.keys() - ours.keys())
+
+    def joined(self, other: Candidate) -> Candidate:
+        """Both changes as one."""
+        pair = (self, other)
+        return Candidate(
+            name=" + ".join(one.name for one in pair),
+            change="; ".join(one.change for one in pair),
+            fields={**self.fields, **other.fields},
+            accuracy="; ".join(dict.fromkeys(one.accuracy for one in reversed(pair))),
+            latency="; ".join(dict.fromkeys(one.latency for one in pair)),
+            needs="; ".join(one.needs for one in pair if one.needs),
+            basis="exact" if self.basis == other.basis == "exact" else "estimated",
+            assumption="; ".join(dict.fromkeys(one.assumption for one in pair)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Excluded:
+    """A remedy that does not apply, and why."""
+
+    name: str
+    reason: str
+
+
+def candidates(case: Case, options: Options) -> Iterator[Candidate | Excluded]:
+    """Every remedy that there is, or the reason why it is none here."""
+    yield from _formats(case)
+    yield _paging(case)
+    yield _sharing(case, options)
+    yield _shorter(case, options)
+    yield from _ranks(case)
+    yield from _cards(case)
+    yield from _grouped(case)
+
+
+def _formats(case: Case) -> Iterator[Candidate | Excluded]:
+    spec, now = case.spec, get_format(case.kv_format)
+    latent = any(isinstance(part, LatentAttention) for part in _parts(case))
+    for name in _NARROW:
+        narrow = get_format(name)
+        if spec.kv_bytes(case.context, narrow) >= spec.kv_bytes(case.context, now):
+            yield Excluded(f"{name} KV", f"takes no fewer bytes than {case.kv_format}")
+            continue
+        yield Candidate(
+            f"{name} KV",
+            f"store keys and values in {name} instead of {case.kv_format}, scales included",
+            {"kv_format": name},
+            accuracy=LATENT_INT4 if latent and name == "int4" else ACCURACY[name],
+            latency="a step reads fewer bytes; widening them again is not counted",
+            needs=f"kernels that read {name}",
+        )
+
+
+def _paging(case: Case) -> Candidate | Excluded:
+    if case.policy == PAGED:
+        return Excluded("paging", "the pool is paged already")
+    return Candidate(
+        "paging",
+        f"hand out blocks as requests grow instead of {case.policy}",
+        {"policy": PAGED},
+        latency=(
+            "none while the pool lasts; requests that outgrow it are preempted and computed again"
+        ),
+        assumption=(
+            f"identical requests of the asked length; admissions leave {case.watermark:.0%} of "
+            "the pool free, so it can lose requests to a policy that reserves nothing too much"
+        ),
+    )
+
+
+def _sharing(case: Case, options: Options) -> Candidate | Excluded:
+    name, prompt = "prefix sharing", case.context - case.new_tokens
+    tokens, measured = options.shared_tokens, options.hit_share is not None
+    if options.hit_share is not None:
+        tokens = int(options.hit_share * prompt)
+    if tokens is None:
+        return Excluded(name, "what the prompts share is not known: give shared_tokens")
+    if tokens > prompt:
+        return Excluded(name, f"{tokens:,} shared tokens are more than the prompt's {prompt:,}")
+    if case.layout().slot_bytes:
+        return Excluded(name, "layers with a state would need a copy of it at the prefix's end")
+    saved = "" if tokens < 1 else f", {_prefill_saved(case, tokens)} less of prefill (floor)"
+    return Candidate(
+        name,
+        f"keep {tokens:,} tokens that all prompts begin with in the pool once"
+        + ("" if case.policy == PAGED else f", paged instead of {case.policy}"),
+        {"policy": PAGED, "shared_tokens": tokens},
+        latency=f"first token sooner{saved}; a decode step still reads the prefix for each request",
+        basis="estimated" if measured else "exact",
+        assumption=(
+            "identical requests of the asked length; full blocks are shared, in layers that keep "
+            "every token"
+            + ("; the measured hits are taken as one prefix of all requests" if measured else "")
+        ),
+    )
+
+
+def _prefill_saved(case: Case, shared: int) -> str:
+    """What a prompt's floor falls by when its shared tokens are there already, as shown."""
+    roofline = Roofline(case.rank(), case.layout(), case.device, case.weight_dtype)
+    prompt = case.context - case.new_tokens
+    whole = roofline.prefill(prompt).seconds
+    return seconds_text(max(0.0, whole - roofline.prefill_after(shared, prompt - shared)))
+
+
+def _shorter(case: Case, options: Options) -> Candidate | Excluded:
+    name = "shorter max_length"
+    if case.policy != CONTIGUOUS_MAX:
+        return Excluded(name, f"{case.policy} reserves nothing for it; only {CONTIGUOUS_MAX} does")
+    shorter = options.shorter
+    if shorter is None:
+        if not options.lengths:
+            return Excluded(name, "no length to try: give one, or the lengths of real requests")
+        ordered = sorted(options.lengths)
+        shorter = max(case.context, ordered[-(-99 * len(ordered) // 100) - 1])
+    if shorter >= case.max_length:
+        return Excluded(name, f"{shorter:,} is no shorter than {case.max_length:,}")
+    if shorter < case.context:
+        return Excluded(name, f"{shorter:,} is shorter than the requests' {case.context:,} tokens")
+    over = sum(length > shorter for length in options.lengths)
+    refused = f", {over:,} of the {len(options.lengths):,} given" if options.lengths else ""
+    return Candidate(
+        name,
+        f"allow {shorter:,} tokens instead of {case.max_length:,}",
+        {"max_length": shorter},
+        latency=f"none; longer requests are refused{refused}",
+    )
+
+
+def _ranks(case: Case) -> Iterator[Candidate | Excluded]:
+    device = case.device
+    for ranks in _RANKS:
+        name = f"tensor parallel {ranks}"
+        if ranks <= case.tp:
+            continue
+        link = "their own link" if device.peer_link else "the host link"
+        known = device.peer_link or device.host_link
+        yield Candidate(
+            name,
+            f"share every layer among {ranks} devices instead of {case.tp}",
+            {"tp": ranks},
+            latency=(
+                f"two sums over the ranks in each layer, over {link} at its full bandwidth"
+                if known
+                else "two sums over the ranks in each layer, not counted: no link is known"
+            ),
+            needs=f"{ranks} of {device.name} and a link between them",
+            basis="estimated",
+            assumption=(
+                "identical requests of the asked length; each rank has an equal share of the "
+                "weights and its own KV heads, at least one"
+            ),
+            hardware=True,
+        )
+
+
+def _cards(case: Case) -> Iterator[Candidate | Excluded]:
+    cards = bigger_cards(case)
+    if not cards:
+        yield Excluded("bigger card", "none in the device table fits more requests, as fast")
+    for card in cards:
+        yield Candidate(
+            f"bigger card: {card.device.name}",
+            f"{card.device.title} instead of {case.device.name}",
+            {"device": card.device, "kv_memory": card.kv_memory},
+            needs="other hardware",
+            hardware=True,
+        )
+
+
+def _grouped(case: Case) -> Iterator[Candidate]:
+    """Only where every head has its own keys and values, and there are more than the group's."""
+    if not any(_groupable(part) for part in _parts(case)):
+        return
+    layers = tuple(
+        replace(layer, kv_heads=GROUPED_HEADS)
+        if isinstance(layer, FullAttention) and _groupable(layer)
+        else layer
+        for layer in case.spec.layers
+    )
+    yield Candidate(
+        f"a model with {GROUPED_HEADS} KV heads",
+        "another model, whose query heads share keys and values (GQA, arXiv 2305.13245)",
+        {"spec": replace(case.spec, layers=layers)},
+        accuracy="unknown: another model",
+        needs="a model that was trained so",
+        basis="estimated",
+        assumption="identical requests of the asked length; weights as large as this model's",
+        other_model=True,
+    )
+
+
+def _groupable(part: Layer) -> bool:
+    return (
+        isinstance(part, FullAttention)
+        and part.kv_heads == part.query_heads
+        and part.kv_heads > GROUPED_HEADS
+        and part.kv_heads % GROUPED_HEADS == 0
+    )
+
+
+def _parts(case: Case) -> Iterator[Layer]:
+    for layer in case.spec.layers:
+        yield from layer.parts
