@@ -186,9 +186,14 @@ class Roofline:
         """
         return self._cost([(context, 1, True)], batch)
 
-    def prefill(self, tokens: int) -> StepCost:
-        """The cost of one whole prompt in one step, its first new token sampled."""
-        return self._cost([(0, tokens, True)])
+    def prefill(self, tokens: int, cached: int = 0) -> StepCost:
+        """The cost of one whole prompt in one step, its first new token sampled.
+
+        Args:
+            tokens: Tokens of the prompt.
+            cached: How many of them are in the pool already; fewer than ``tokens``.
+        """
+        return self._cost([(cached, tokens - cached, True)])
 
     def _cost(self, rows: list[tuple[int, int, bool]], times: int = 1) -> StepCost:
         """The cost of rows of ``(first position, tokens, samples)``, each taken ``times`` times."""

@@ -12,7 +12,7 @@ from kvhouse.errors import KvhouseError
 from kvhouse.formats import get_format
 from kvhouse.planner.bigger import bigger_cards
 from kvhouse.planner.case import Case
-from kvhouse.planner.prices import ACCURACY, LATENT_INT4, UNCHANGED
+from kvhouse.planner.prices import ACCURACY, ACCURACY_OF_WEIGHTS, LATENT_INT4, UNCHANGED
 from kvhouse.spec.layers import FullAttention, LatentAttention, Layer
 from kvhouse.units import seconds_text
 
@@ -20,7 +20,8 @@ from kvhouse.units import seconds_text
 GROUPED_HEADS = 8
 
 _RANKS = (2, 4, 8)
-_NARROW = ("fp8", "int8", "int4")
+#: Of two that store the same bytes the first goes first: its accuracy is known better.
+_NARROW = ("int8", "fp8", "int4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,7 @@ class Excluded:
 def candidates(case: Case, options: Options) -> Iterator[Candidate | Excluded]:
     """Every remedy that there is, or the reason why it is none here."""
     yield from _formats(case)
+    yield from _weights(case)
     yield _paging(case)
     yield _sharing(case, options)
     yield _shorter(case, options)
@@ -137,6 +139,26 @@ def _formats(case: Case) -> Iterator[Candidate | Excluded]:
             accuracy=LATENT_INT4 if latent and name == "int4" else ACCURACY[name],
             latency="a step reads fewer bytes; widening them again is not counted",
             needs=f"kernels that read {name}",
+        )
+
+
+def _weights(case: Case) -> Iterator[Candidate]:
+    now = case.spec.weight_bytes(case.weight_dtype)
+    for name in _NARROW:
+        if case.spec.weight_bytes(name) >= now:
+            continue
+        yield Candidate(
+            f"{name} weights",
+            f"store the matrices of the layers in {name}",
+            {"weight_dtype": name},
+            accuracy=ACCURACY_OF_WEIGHTS,
+            latency="a step reads fewer bytes; widening them again is not counted",
+            needs=f"a checkpoint in {name} and kernels that read it",
+            basis="estimated",
+            assumption=(
+                "identical requests of the asked length; embedding table, output projection, norms "
+                "and biases stay as published"
+            ),
         )
 
 
@@ -168,13 +190,17 @@ def _sharing(case: Case, options: Options) -> Candidate | Excluded:
         return Excluded(name, f"{tokens:,} shared tokens are more than the prompt's {prompt:,}")
     if case.layout().slot_bytes:
         return Excluded(name, "layers with a state would need a copy of it at the prefix's end")
-    saved = "" if tokens < 1 else f", {_prefill_saved(case, tokens)} less of prefill (floor)"
+    if tokens < 1:
+        return Excluded(name, "the prompts share nothing")
     return Candidate(
         name,
         f"keep {tokens:,} tokens that all prompts begin with in the pool once"
         + ("" if case.policy == PAGED else f", paged instead of {case.policy}"),
         {"policy": PAGED, "shared_tokens": tokens},
-        latency=f"first token sooner{saved}; a decode step still reads the prefix for each request",
+        latency=(
+            f"first token sooner: {_prefill_saved(case, tokens)} less of prefill (floor); a decode "
+            "step still reads the prefix for each request"
+        ),
         basis="estimated" if measured else "exact",
         assumption=(
             "identical requests of the asked length; full blocks are shared, in layers that keep "
@@ -188,8 +214,8 @@ def _prefill_saved(case: Case, shared: int) -> str:
     """What a prompt's floor falls by when its shared tokens are there already, as shown."""
     roofline = Roofline(case.rank(), case.layout(), case.device, case.weight_dtype)
     prompt = case.context - case.new_tokens
-    whole = roofline.prefill(prompt).seconds
-    return seconds_text(max(0.0, whole - roofline.prefill_after(shared, prompt - shared)))
+    rest = roofline.prefill(prompt, min(shared, prompt - 1)).seconds
+    return seconds_text(roofline.prefill(prompt).seconds - rest)
 
 
 def _shorter(case: Case, options: Options) -> Candidate | Excluded:

@@ -188,9 +188,7 @@ def shared_blocks(layout: KVLayout, tokens: int) -> int:
 
     Only full blocks can be shared, and what a window lets go of is not worth sharing.
     """
-    return sum(
-        tokens // group.block_size for group in layout.groups if group.reach.kind == "all"
-    )
+    return sum(tokens // group.block_size for group in layout.groups if group.reach.kind == "all")
 
 
 def _shared_pool(layout: KVLayout, budget: int, held: int, shared: int) -> PoolSize:

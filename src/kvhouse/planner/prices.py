@@ -22,5 +22,7 @@ ACCURACY = {
     ),
 }
 
+ACCURACY_OF_WEIGHTS = "unknown: depends on how the checkpoint was quantised"
+
 #: Models with latents keep one vector for all heads, which rotation does not help.
 LATENT_INT4 = "unknown: these layers keep latents, for which rotation does not help"

@@ -126,7 +126,9 @@ def remedies(
         except KvhouseError as error:
             excluded.append(Excluded(candidate.name, str(error)))
             continue
-        if candidate.other_model:
+        if not remedy.requests_before + remedy.requests_after:
+            excluded.append(Excluded(candidate.name, "still not one request fits"))
+        elif candidate.other_model:
             choice = remedy
         else:
             tried.append((candidate, remedy))
