@@ -12,7 +12,7 @@ from kvhouse.errors import KvhouseError
 from kvhouse.formats import get_format
 from kvhouse.planner.bigger import bigger_cards
 from kvhouse.planner.case import Case
-from kvhouse.planner.prices import ACCURACY, ACCURACY_OF_WEIGHTS, LATENT_INT4, UNCHANGED
+from kvhouse.planner.prices import ACCURACY, ACCURACY_OF_WEIGHTS, LATENT_INT4, NONE, UNCHANGED
 from kvhouse.spec.layers import FullAttention, LatentAttention, Layer
 from kvhouse.units import seconds_text
 
@@ -68,7 +68,7 @@ class Candidate:
     change: str
     fields: Mapping[str, Any]
     accuracy: str = UNCHANGED
-    latency: str = "none"
+    latency: str = NONE
     needs: str = ""
     basis: Literal["exact", "modelled", "estimated"] = "exact"
     assumption: str = "identical requests of the asked length"
@@ -96,12 +96,17 @@ class Candidate:
             name=" + ".join(one.name for one in pair),
             change="; ".join(one.change for one in pair),
             fields={**self.fields, **other.fields},
-            accuracy="; ".join(dict.fromkeys(one.accuracy for one in reversed(pair))),
-            latency="; ".join(dict.fromkeys(one.latency for one in pair)),
-            needs="; ".join(one.needs for one in pair if one.needs),
+            accuracy=_joined(UNCHANGED, self.accuracy, other.accuracy),
+            latency=_joined(NONE, self.latency, other.latency),
+            needs=_joined("", self.needs, other.needs),
             basis="exact" if self.basis == other.basis == "exact" else "estimated",
-            assumption="; ".join(dict.fromkeys(one.assumption for one in pair)),
+            assumption=_joined("", self.assumption, other.assumption),
         )
+
+
+def _joined(nothing: str, *texts: str) -> str:
+    """The texts that say something, each once; ``nothing`` where none does."""
+    return "; ".join(dict.fromkeys(text for text in texts if text != nothing)) or nothing
 
 
 @dataclass(frozen=True, slots=True)

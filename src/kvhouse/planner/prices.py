@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+#: Accuracy of what changes only where numbers lie.
 UNCHANGED = "unchanged: the same numbers are computed"
+#: Latency of the same.
+NONE = "none"
 
 #: What storing keys and values in a narrower format costs in accuracy, by the format's name. A
 #: figure stands for the model and the text that it was measured on and for no other.

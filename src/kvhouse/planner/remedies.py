@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import combinations
 from typing import Any, Literal
 
 from kvhouse.costs import Roofline
@@ -62,7 +63,8 @@ class Remedies:
         requests: Requests that fit as it is.
         tokens_per_second: Their ceiling; 0 without any.
         ranked: By requests gained, then by token rate.
-        combination: The two best that need no other hardware, together; None without two.
+        combination: Of all pairs that need no other hardware the one that fits the most requests,
+            where these are more than with either alone.
         model_choice: What a model with 8 KV heads would save, where this one has as many as
             query heads: another model, so not ranked.
         offload: Where loading from the host's memory beats recomputing; it makes room for more
@@ -127,8 +129,8 @@ def remedies(
             excluded.append(Excluded(candidate.name, str(error)))
             continue
         if not remedy.requests_before + remedy.requests_after:
-            excluded.append(Excluded(candidate.name, "still not one request fits"))
-        elif candidate.other_model:
+            excluded.append(Excluded(candidate.name, "alone it lets not one request in"))
+        if candidate.other_model:
             choice = remedy
         else:
             tried.append((candidate, remedy))
@@ -141,7 +143,7 @@ def remedies(
         context=case.context,
         requests=before.requests,
         tokens_per_second=before.tokens_per_second,
-        ranked=tuple(remedy for _, remedy in tried),
+        ranked=tuple(remedy for _, remedy in tried if remedy.requests_before + remedy.requests_after),
         combination=_combination(case, before, tried),
         model_choice=choice,
         offload=None if link is None else _offload(case, link, link_latency),
@@ -175,18 +177,17 @@ def _measure(case: Case, before: Outcome, candidate: Candidate) -> Remedy:
 
 
 def _combination(
-    case: Case, before: Outcome, ranked: list[tuple[Candidate, Remedy]]
+    case: Case, before: Outcome, tried: list[tuple[Candidate, Remedy]]
 ) -> Remedy | None:
-    """The best two that need no other hardware, go together and are better than either."""
-    software = [pair for pair in ranked if not pair[0].hardware]
-    for at, (first, best) in enumerate(software):
-        for second, next_best in software[at + 1 :]:
-            if not first.goes_with(second):
-                continue
+    """Of all pairs that need no other hardware the best, where it is better than either alone."""
+    pairs = combinations([pair for pair in tried if not pair[0].hardware], 2)
+    better = []
+    for (first, one), (second, other) in pairs:
+        if first.goes_with(second):
             both = _measure(case, before, first.joined(second))
-            if both.requests_after > max(best.requests_after, next_best.requests_after):
-                return both
-    return None
+            if both.requests_after > max(one.requests_after, other.requests_after):
+                better.append(both)
+    return min(better, key=_rank, default=None)
 
 
 def _offload(case: Case, link: float, latency: float) -> OffloadBreakEven:
