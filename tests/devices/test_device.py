@@ -37,7 +37,7 @@ def test_int4_may_use_float8_and_float4_not_int8():
 
 
 def test_no_figure_at_all_is_an_error():
-    with pytest.raises(KvhouseError, match="device d has no FLOP/s for bfloat16.*it has float16"):
+    with pytest.raises(KvhouseError, match=r"device d has no FLOP/s for bfloat16.*it has float16"):
         device(float16=7.0).flops_for("bfloat16")
     with pytest.raises(KvhouseError, match="device epyc-9654 has no FLOP/s for float32"):
         devices.get("epyc-9654").flops_for("float32")
@@ -47,7 +47,7 @@ def test_an_unknown_link_is_refused():
     assert devices.get("a100-80g").link("peer") == 300e9
     with pytest.raises(KvhouseError, match="device l4 has no known bandwidth to other devices"):
         devices.get("l4").link("peer")
-    with pytest.raises(KvhouseError, match="no known bandwidth to the host's memory.*host_link"):
+    with pytest.raises(KvhouseError, match=r"no known bandwidth to the host's memory.*host_link"):
         devices.get("gb200").link("host")
 
 
@@ -81,6 +81,7 @@ def test_memory_that_is_bought_apart_can_be_named():
     chosen = devices.get("m2-ultra:64GiB")
     assert chosen.memory_bytes == 64 * 2**30
     assert chosen.bandwidth == devices.get("m2-ultra").bandwidth
+    assert chosen.name == "m2-ultra:64GiB"
     assert devices.get(chosen.name) == chosen
     assert devices.get("epyc-9654:384GB").memory_bytes == 384 * 10**9
 

@@ -78,9 +78,9 @@ def get(name: str) -> Device:
     return _with_memory(known, size)
 
 
-def _device(name: str, memory_bytes: int | None = None) -> Device:
+def _device(name: str, size: str = "", memory_bytes: int | None = None) -> Device:
     entry, data = _table()[name]
-    full_name = name if memory_bytes is None else f"{name}:{memory_bytes}B"
+    full_name = f"{name}:{size}" if size else name
     return Entry(entry, data["sources"]).device(full_name, data.get("vendor", ""), memory_bytes)
 
 
@@ -93,7 +93,7 @@ def _with_memory(name: str, size: str) -> Device:
     memory_bytes = parse_bytes(size)
     if memory_bytes > largest:
         raise KvhouseError(f"device {name} has at most {bytes_text(largest)}, not {size.strip()}")
-    return _device(name, memory_bytes)
+    return _device(name, size.strip(), memory_bytes)
 
 
 def _advice(name: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kvhouse import devices, spec
-from kvhouse.core.policy import DEFAULT_WATERMARK
+from kvhouse.core.policy import CONTIGUOUS_MAX, DEFAULT_WATERMARK, PAGED
 from kvhouse.core.scheduler import DEFAULT_TOKEN_BUDGET
 from kvhouse.costs import Roofline
 from kvhouse.devices import Device
@@ -29,10 +29,11 @@ class Plan:
     """The answer of ``plan``; bytes are exact, speeds are floors of the roofline.
 
     Attributes:
-        device_basis: ``datasheet`` or ``measured``.
+        device_basis: ``datasheet``, ``measured``, or ``given`` for the user's own figures.
         weight_dtype: How the weights are stored, ``as stored`` for a file that mixes types.
-        compute_dtype: The dtype whose FLOP/s the floors take; float32 where the device has no
-            figure for the weights' own.
+        compute_dtype: The dtype whose FLOP/s the floors take: a wider one where the device has no
+            figure for the weights' own, ``unknown`` where it has none, and floors then count
+            bandwidth alone.
         context: Tokens that each request holds.
         new_tokens: How many of them it generated; what ``contiguous-pow2`` rounds up.
         max_length: Longest request allowed; what ``contiguous-max`` reserves.
@@ -45,7 +46,7 @@ class Plan:
         crossover_length: Tokens from which the KV of one request does; None within ``max_length``.
         fits: One for each placement policy, at ``context`` tokens.
         fits_at_max_length: The same at ``max_length``.
-        speeds: Decode floors at batch 1 and at each policy's number of requests.
+        speeds: Decode floors at batch 1, and at the requests of ``contiguous-max`` and ``paged``.
         compute_bound_batch: Requests at ``context`` from which decode is bound by compute; None
             where it never is.
         prefill_seconds: Floor of one prompt of ``context`` tokens in one step.
@@ -140,7 +141,8 @@ def plan(
     by_kind = kinds(model, layout, context, max_length)
     three = numbers(layout, by_kind, context, token_budget)
     roofline = Roofline(model, layout, device, weight_dtype)
-    batches = sorted({1, *(fit.requests for fit in at_context)} - {0}) if budget.kv else []
+    shown = {fit.requests for fit in at_context if fit.policy in (CONTIGUOUS_MAX, PAGED)}
+    batches = sorted({1, *shown} - {0}) if budget.kv else []
     prefill = roofline.prefill(context)
     return Plan(
         model=model.name,

@@ -42,11 +42,10 @@ def show_device(console: Console, device: Device) -> None:
         console.print(about, soft_wrap=True)
     numbers = {text: f"[{i}]" for i, text in enumerate(dict.fromkeys(device.sources.values()), 1)}
     rows = (
-        (label, value, numbers.get(device.sources.get(figure, ""), ""))
+        (label, value, _plain(numbers.get(device.sources.get(figure, ""), "")))
         for figure, label, value in _figures(device)
     )
-    columns = ("", f"{device.basis} figures", "from")
-    console.print(table("Figures", columns, (map(_plain, row) for row in rows)))
+    console.print(table("Figures", ("", f"{device.basis} figures", "from"), rows))
     for text, number in numbers.items():
         console.print(f"{number} {text}", soft_wrap=True, markup=False, highlight=False)
     if not numbers:
