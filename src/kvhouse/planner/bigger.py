@@ -37,7 +37,7 @@ def bigger_cards(case: Case, table: Iterable[Device] | None = None) -> tuple[Car
         card = Card(device, _kv_memory(case, device))
         try:
             after = replace(case, device=device, kv_memory=card.kv_memory).outcome()
-        except KvhouseError:  # no FLOP/s for this dtype, say: not a card to name
+        except KvhouseError:  # not a card to name
             continue
         more = after.requests > before.requests
         if more and after.tokens_per_second >= before.tokens_per_second:
@@ -51,7 +51,7 @@ def _larger(now: Device, table: Iterable[Device]) -> Iterator[Device]:
     """One device of each larger size, by vendor and size."""
     best: dict[tuple[bool, int], Device] = {}
     for device in table:
-        if device.memory_bytes <= now.memory_bytes:
+        if device.usable_bytes <= now.usable_bytes:
             continue
         key = (device.vendor != now.vendor, device.memory_bytes)
         if key not in best or device.bandwidth > best[key].bandwidth:
@@ -62,5 +62,5 @@ def _larger(now: Device, table: Iterable[Device]) -> Iterator[Device]:
 def _kv_memory(case: Case, device: Device) -> int | None:
     if case.kv_memory is None:
         return None
-    added = device.memory_bytes - case.device.memory_bytes
+    added = device.usable_bytes - case.device.usable_bytes
     return case.kv_memory + int(added * case.utilization)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -130,10 +131,8 @@ def _row(
     pairs = list(zip(bases, batches, strict=True))
     moved = tuple(base.weight_bytes + batch * kv for base, batch in pairs)
     reading = [size / roofline.device.bandwidth for size in moved]
-    computing = [
-        (base.matmul_flops + batch * one.attention_flops) / roofline.flop_rate
-        for base, batch in pairs
-    ]
+    rate = roofline.flop_rate or math.inf
+    computing = [(base.matmul_flops + batch * one.attention_flops) / rate for base, batch in pairs]
     return _Row(
         moved,
         tuple(map(max, reading, computing)),

@@ -23,6 +23,9 @@ ASSUMPTIONS = (
     "requests are counted as alike, each of the mean length over the stays",
 )
 
+#: What is added where a device has bandwidth but no FLOP/s.
+WITHOUT_COMPUTE = "the device's FLOP/s are not known, so that bandwidth alone sets every time"
+
 
 @dataclass(frozen=True, slots=True)
 class PolicyLoad:
@@ -97,7 +100,7 @@ class Load:
     kv_bytes_mean: int | None
     kv_bytes_p99: int | None
     policies: tuple[PolicyLoad, ...]
-    assumptions: tuple[str, ...] = ASSUMPTIONS
+    assumptions: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """The same keys, as plain values."""
@@ -162,6 +165,7 @@ def load(
         kv_bytes_mean=None if batch is None else round(batch * held),
         kv_bytes_p99=None if p99 is None else p99 * held,
         policies=tuple(_policy(policy, stay, pool, rate, batch, p99) for policy in POLICIES),
+        assumptions=ASSUMPTIONS if roofline.flop_rate else (*ASSUMPTIONS, WITHOUT_COMPUTE),
     )
 
 

@@ -62,8 +62,14 @@ def offload_break_even(
         latency: Seconds that a load takes beside its bytes.
 
     Raises:
-        KvhouseError: The link, the latency or the length is out of range.
+        KvhouseError: The link, the latency or the length is out of range, or the device's FLOP/s
+            are not known.
     """
+    if roofline.flop_rate is None:
+        raise KvhouseError(
+            f"offload on {roofline.device.name}: its FLOP/s are not known, so neither is the time "
+            "to recompute: state them in a device file"
+        )
     if not link > 0 or latency < 0 or longest < 1:
         raise KvhouseError(
             f"offload over {link} B/s with {latency} s of latency up to {longest} tokens: give a "

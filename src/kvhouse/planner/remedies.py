@@ -68,7 +68,7 @@ class Remedies:
         model_choice: What a model with 8 KV heads would save, where this one has as many as
             query heads: another model, so not ranked.
         offload: Where loading from the host's memory beats recomputing; it makes room for more
-            requests at rest, not for more at once. None where no link is known.
+            requests at rest, not for more at once. None where ``excluded`` says why.
         excluded: What does not apply.
     """
 
@@ -135,9 +135,11 @@ def remedies(
         else:
             tried.append((candidate, remedy))
     tried.sort(key=lambda pair: _rank(pair[1]))
-    link = host_link if host_link is not None else case.device.host_link
-    if link is None:
-        excluded.append(Excluded("offload", "the bandwidth to the host's memory is not known"))
+    offload: OffloadBreakEven | None = None
+    try:
+        offload = _offload(case, host_link, link_latency)
+    except KvhouseError as error:
+        excluded.append(Excluded("offload", str(error)))
     return Remedies(
         policy=case.policy,
         context=case.context,
@@ -146,7 +148,7 @@ def remedies(
         ranked=tuple(remedy for _, remedy in tried if remedy.requests_before + remedy.requests_after),
         combination=_combination(case, before, tried),
         model_choice=choice,
-        offload=None if link is None else _offload(case, link, link_latency),
+        offload=offload,
         excluded=tuple(excluded),
     )
 
@@ -190,7 +192,8 @@ def _combination(
     return min(better, key=_rank, default=None)
 
 
-def _offload(case: Case, link: float, latency: float) -> OffloadBreakEven:
+def _offload(case: Case, link: float | None, latency: float) -> OffloadBreakEven:
     """Each rank loads its own part over a link of its own."""
     roofline = Roofline(case.rank(), case.layout(), case.device, case.weight_dtype)
-    return offload_break_even(roofline, link, case.max_length, latency)
+    rate = case.device.link("host") if link is None else link
+    return offload_break_even(roofline, rate, case.max_length, latency)
