@@ -14,15 +14,13 @@ from kvhouse.costs import Roofline
 from kvhouse.devices import Device
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
-from kvhouse.planner.load import load
-from kvhouse.planner.stay import Stay
 from kvhouse.planner.traffic import Traffic
+from kvhouse.planner.traffic.load import load
+from kvhouse.planner.traffic.stay import Stay
 from kvhouse.replayer import read_trace, replay
 from kvhouse.spec.model import FullAttention, ModelSpec
 
-CARD = Device(
-    "card", "", 24 * 2**30, 1e12, {"float16": 1e14, "float32": 1e13}, "datasheet", ""
-)
+CARD = Device("card", "", 24 * 2**30, 1e12, {"float16": 1e14, "float32": 1e13}, "datasheet", "")
 SEVEN_B = spec.load("llama-2-7b")
 ROOFLINE = Roofline(SEVEN_B, KVLayout.of(SEVEN_B, "fp16"), CARD)
 #: 1 GiB of weights and next to no KV, so that a step takes the same time whatever its batch.
@@ -116,9 +114,7 @@ def test_growing_steps_give_the_batch_of_an_engine_that_shares_them():
     assert stay.quantile(rate, 0.99) > mean + 3.5 * math.sqrt(mean)
 
 
-@given(
-    st.floats(0.01, 50), st.integers(1, 3000), st.integers(1, 1000), st.floats(0.1, 1.0)
-)
+@given(st.floats(0.01, 50), st.integers(1, 3000), st.integers(1, 1000), st.floats(0.1, 1.0))
 @settings(max_examples=60, deadline=None)
 def test_the_batch_is_rate_times_stay_or_there_is_none(rate, prompt, output, efficiency):
     result = load(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
 
 from kvhouse.core.policy import CONTIGUOUS_MAX, PAGED
+from kvhouse.costs import Roofline
 from kvhouse.errors import KvhouseError
 from kvhouse.formats import FORMATS
 from kvhouse.planner.budget import kv_budget
@@ -28,6 +30,10 @@ class Assumption:
         contiguous: Requests that fit if each reserves ``max_length``.
         paged: Requests that fit paged, each holding ``context`` tokens.
         holds: Whether ``contiguous`` is what was claimed and ``paged`` at least that.
+        longest_mean: Mean length in tokens up to which the claimed paged requests fit; None where
+            the claim does not hold.
+        speedup: Ceiling of decoding the claimed paged requests over that of the claimed
+            contiguous ones, at the mean length: modelled; None where the claim does not hold.
     """
 
     weight_dtype: str
@@ -39,6 +45,8 @@ class Assumption:
     contiguous: int
     paged: int
     holds: bool
+    longest_mean: int | None
+    speedup: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +107,10 @@ def assumptions(
         utilizations: Shares of the memory that the engine may use.
 
     Raises:
-        KvhouseError: Nothing to try, or an option is impossible.
+        KvhouseError: Nothing to try, a claim below 1 request, or an impossible option.
     """
+    if min(contiguous, paged) < 1:
+        raise KvhouseError(f"a claim of {contiguous} -> {paged} requests: give at least 1 each")
     sets = list(product(weight_dtypes, kv_formats, utilizations))
     if not sets:
         raise KvhouseError("no assumptions to try: give weight dtypes, KV formats, utilizations")
@@ -121,13 +131,12 @@ def assumptions(
 
 def _try(case: Case, one: tuple[str, str, float], contiguous: int, paged: int) -> Assumption:
     weight_dtype, kv_format, utilization = one
-    set_up = replace(
-        case, weight_dtype=weight_dtype, kv_format=kv_format, utilization=utilization
-    )
+    set_up = replace(case, weight_dtype=weight_dtype, kv_format=kv_format, utilization=utilization)
     budget = kv_budget(set_up.rank(), set_up.device, weight_dtype, utilization, set_up.kv_memory)
     counts = [
         replace(set_up, policy=policy).outcome().requests for policy in (CONTIGUOUS_MAX, PAGED)
     ]
+    holds = counts[0] == contiguous and counts[1] >= paged
     return Assumption(
         weight_dtype=weight_dtype,
         kv_format=kv_format,
@@ -137,5 +146,26 @@ def _try(case: Case, one: tuple[str, str, float], contiguous: int, paged: int) -
         missing_bytes=budget.missing,
         contiguous=counts[0],
         paged=counts[1],
-        holds=counts[0] == contiguous and counts[1] >= paged,
+        holds=holds,
+        longest_mean=_longest_mean(set_up, paged) if holds else None,
+        speedup=_speedup(set_up, contiguous, paged) if holds else None,
     )
+
+
+def _longest_mean(case: Case, requests: int) -> int:
+    """The longest context at which so many requests fit paged; at ``case.context`` they do."""
+
+    def too_long(context: int) -> bool:
+        return replace(case, policy=PAGED, context=context).outcome().requests < requests
+
+    lengths = range(case.context, case.max_length + 1)
+    return lengths[bisect_left(lengths, True, key=too_long) - 1]
+
+
+def _speedup(case: Case, before: int, after: int) -> float:
+    """Ratio of the token rates' ceilings at two batches."""
+    roofline = Roofline(case.rank(), case.layout(), case.device, case.weight_dtype)
+    slow, fast = (
+        batch / roofline.decode_floor(batch, case.context).seconds for batch in (before, after)
+    )
+    return fast / slow

@@ -10,7 +10,7 @@ from itertools import accumulate
 
 from kvhouse.costs import Roofline
 from kvhouse.errors import KvhouseError
-from kvhouse.planner.traffic import Traffic
+from kvhouse.planner.traffic.sample import Traffic
 
 #: The largest mean batch that is looked for; traffic that needs a larger one is too much.
 MOST_BATCH = 2**14

@@ -11,8 +11,8 @@ from kvhouse.core.scheduler import DEFAULT_TOKEN_BUDGET
 from kvhouse.costs import Roofline
 from kvhouse.errors import KvhouseError
 from kvhouse.planner.concurrency import requests_that_fit
-from kvhouse.planner.stay import MOST_BATCH, Lengths, Stay
-from kvhouse.planner.traffic import Percentiles, Traffic
+from kvhouse.planner.traffic.sample import Percentiles, Traffic
+from kvhouse.planner.traffic.stay import MOST_BATCH, Lengths, Stay
 
 ASSUMPTIONS = (
     "requests arrive at random, independently of each other (Poisson)",

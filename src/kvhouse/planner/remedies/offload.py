@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from kvhouse.costs import Roofline
 from kvhouse.errors import KvhouseError
@@ -97,7 +98,7 @@ def _ranges(wins: Callable[[int], bool], longest: int) -> tuple[tuple[int, int],
     lengths = sorted({round(longest ** (i / (_SAMPLES - 1))) for i in range(_SAMPLES)})
     found: list[tuple[int, int]] = []
     start = 1 if wins(1) else None
-    for before, after in zip(lengths, lengths[1:], strict=False):
+    for before, after in pairwise(lengths):
         if wins(after) == (start is not None):
             continue
         changed = before + 1 + _first_change(wins, before, after)

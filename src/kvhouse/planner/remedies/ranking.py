@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 from kvhouse.costs import Roofline
 from kvhouse.errors import KvhouseError
-from kvhouse.planner.candidates import Candidate, Excluded, Options, candidates
 from kvhouse.planner.case import Case, Outcome
-from kvhouse.planner.offload import OffloadBreakEven, offload_break_even
+from kvhouse.planner.remedies.candidate import Candidate, Excluded, Options
+from kvhouse.planner.remedies.candidates import candidates
+from kvhouse.planner.remedies.offload import OffloadBreakEven, offload_break_even
 
 Basis = Literal["exact", "modelled", "estimated"]
 
@@ -145,7 +146,9 @@ def remedies(
         context=case.context,
         requests=before.requests,
         tokens_per_second=before.tokens_per_second,
-        ranked=tuple(remedy for _, remedy in tried if remedy.requests_before + remedy.requests_after),
+        ranked=tuple(
+            remedy for _, remedy in tried if remedy.requests_before + remedy.requests_after
+        ),
         combination=_combination(case, before, tried),
         model_choice=choice,
         offload=offload,
