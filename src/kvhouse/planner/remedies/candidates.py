@@ -83,10 +83,14 @@ def _paging(case: Case) -> Candidate | Excluded:
         latency=(
             "none while the pool lasts; requests that outgrow it are preempted and computed again"
         ),
-        assumption=(
-            f"identical requests of the asked length; admissions leave {case.watermark:.0%} of "
-            "the pool free, so it can lose requests to a policy that reserves nothing too much"
-        ),
+        assumption=f"identical requests of the asked length; {_kept_free(case)}",
+    )
+
+
+def _kept_free(case: Case) -> str:
+    return (
+        f"paged admissions leave {case.watermark:.0%} of the pool free, so they can lose requests "
+        "against a policy that reserves little too much"
     )
 
 
@@ -117,6 +121,7 @@ def _sharing(case: Case, options: Options) -> Candidate | Excluded:
             "identical requests of the asked length; full blocks are shared, in layers that keep "
             "every token"
             + ("; the measured hits are taken as one prefix of all requests" if measured else "")
+            + ("" if case.policy == PAGED else f"; {_kept_free(case)}")
         ),
     )
 
