@@ -7,7 +7,7 @@ from kvhouse.devices import Device
 GIB = 2**30
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def card():
     """24 GiB, 1 TB/s, 100 TFLOP/s in float16."""
     return Device(

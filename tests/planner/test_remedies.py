@@ -276,9 +276,10 @@ def test_unknown_links_and_rates_are_said(case):
     bare = replace(case, device=replace(case.device, host_link=None))
     found = remedies(bare)
     assert found.offload is None
-    assert "no known bandwidth to the host's memory" in {
-        one.name: one.reason for one in found.excluded
-    }["offload"]
+    assert (
+        "no known bandwidth to the host's memory"
+        in {one.name: one.reason for one in found.excluded}["offload"]
+    )
     assert "not counted" in by_name(found)["tensor parallel 2"].latency
     mute = replace(case, device=replace(case.device, flops={}))
     reasons = {one.name: one.reason for one in remedies(mute).excluded}
@@ -303,7 +304,10 @@ def test_impossible_options_are_named(case, options, reason):
     [
         ({"context": 5000}, "context 5000"),
         ({"policy": "slab"}, "unknown policy 'slab'"),
-        ({"policy": "paged", "shared_tokens": 301}, "301 shared tokens: from 0 to the prompt's 300"),
+        (
+            {"policy": "paged", "shared_tokens": 301},
+            "301 shared tokens: from 0 to the prompt's 300",
+        ),
         ({"shared_tokens": 10}, "contiguous-max cannot share a prefix"),
     ],
 )
