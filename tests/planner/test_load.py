@@ -173,6 +173,20 @@ def test_a_real_trace_stays_as_long_in_the_replay_and_obeys_littles_law():
     )
 
 
+def test_paged_requests_count_by_what_they_hold_and_others_by_what_they_reserve():
+    result = load(Traffic.given(0.01, 1000, 201), ROOFLINE, 8 * 2**30, max_length=4096)
+    # 8 GiB are 1,024 blocks of 16 tokens, 51 of which paged admissions leave free.
+    assert 1090 < result.held_tokens < 1000 + 201 / 2
+    found = {policy.policy: policy.requests for policy in result.policies}
+    assert found == {
+        "contiguous-max": 1024 // 256,
+        "contiguous-pow2": 1024 // 79,  # 1,000 and 256 tokens
+        "contiguous-oracle": 1024 // 76,  # 1,201 tokens
+        "paged": (1024 - 51) // 69,  # 1,090 to 1,100 tokens
+    }
+    assert result.kv_bytes_p99 == result.p99_batch * 69 * 16 * 524_288
+
+
 def test_a_trace_is_measured():
     traffic = Traffic.measured([(10.0, 5, 1), (11.0, 7, 3), (14.0, 6, 2)])
     assert traffic.rate == 0.5

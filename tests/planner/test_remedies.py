@@ -52,7 +52,7 @@ def test_narrower_kv_counts_its_scales(case):
 
 
 def test_paging_prefix_and_a_shorter_limit(case):
-    found = by_name(remedies(case, shared_tokens=170, lengths=[300] * 98 + [1200] * 2))
+    found = by_name(remedies(case, shared_tokens=170, lengths=[300] * 98 + [1200, 3000]))
     # 57 of the 1,158 blocks stay free; 500 tokens take 32, of which 10 are full of the prefix.
     assert found["paging"].requests_after == (1158 - 57) // 32 == 34
     assert found["paging"].bytes_saved == (256 - 32) * BLOCK
@@ -86,6 +86,13 @@ def test_ranked_by_requests_then_by_speed(case):
     assert found.combination.requests_after == (blocks - blocks * 5 // 100 - 10) // 22
     assert "KIVI" in found.combination.accuracy
     assert not found.combination.hardware
+
+
+def test_two_that_add_nothing_to_each_other_are_no_combination(case):
+    narrow = replace(case, kv_format="int4", weight_dtype="int4")
+    found = remedies(narrow, shorter=1000)
+    assert {"paging", "shorter max_length"} <= set(by_name(found))
+    assert found.combination is None
 
 
 def test_what_does_not_apply_says_why(case):
@@ -209,11 +216,14 @@ def test_a_case_is_the_plan_of_its_policy(case):
         assert outcome.tokens_per_second == speed.tokens_per_second
 
 
-def test_ranks_of_a_model_with_a_large_vocabulary_read_their_share_of_it(card):
+def test_ranks_of_a_model_with_a_large_vocabulary_compute_their_share_of_it(card):
     small = spec.load("smollm2")
     rank = rank_of(small, 3)
-    read = Roofline(rank, KVLayout.of(rank), card, "float16").decode_floor(1, 10).weight_bytes
-    assert read == pytest.approx(small.matmul_parameters * 2 / 3, rel=1e-3)
+    whole, share = (
+        Roofline(model, KVLayout.of(model), card, "float16").prefill(1000).matmul_flops
+        for model in (small, rank)
+    )
+    assert share == pytest.approx(whole / 3, rel=1e-3)
 
 
 def test_bigger_cards_of_the_same_vendor_come_first(case):

@@ -183,7 +183,8 @@ class Stay:
             for early, late in zip(self._prefilling, self._decoding, strict=True)
         )
         half = turn * self._decoding[1] / 2 / stay
-        return Lengths(prompt + half, prompt, output)
+        # A millionth of a token is rounding, and must not count as a token more.
+        return Lengths(round(prompt + half, 6), round(prompt, 6), round(output, 6))
 
     def largest_rate(self, fits: Callable[[float], bool]) -> float:
         """The largest rate at which ``fits`` holds, to a part in ten thousand; 0 for none."""
