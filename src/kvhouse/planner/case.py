@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from kvhouse.core.policy import DEFAULT_WATERMARK, PAGED, Placement, get_policy
 from kvhouse.core.scheduler import DEFAULT_TOKEN_BUDGET
@@ -103,7 +104,7 @@ class Case:
 
     def layout(self) -> KVLayout:
         """How that lies in its memory."""
-        return KVLayout.of(self.rank(), self.kv_format, self.block_size)
+        return _layout(self.rank(), self.kv_format, self.block_size)
 
     def outcome(self) -> Outcome:
         """Requests that fit, and how fast they can decode.
@@ -172,6 +173,13 @@ class Case:
         return sent / link
 
 
+@lru_cache(maxsize=128)
+def _layout(spec: ModelSpec, kv_format: str, block_size: int) -> KVLayout:
+    """Cached, since cutting several kinds of layers into groups takes most of an outcome's time."""
+    return KVLayout.of(spec, kv_format, block_size)
+
+
+@lru_cache(maxsize=32)
 def rank_of(spec: ModelSpec, tp: int) -> ModelSpec:
     """One rank's part, its rows of the output projection included.
 

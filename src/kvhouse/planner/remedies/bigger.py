@@ -51,7 +51,7 @@ def _larger(now: Device, table: Iterable[Device]) -> Iterator[Device]:
     """One device of each larger size, by vendor and size."""
     best: dict[tuple[bool, int], Device] = {}
     for device in table:
-        if device.usable_bytes <= now.usable_bytes:
+        if device.memory_bytes <= now.memory_bytes or device.usable_bytes <= now.usable_bytes:
             continue
         key = (device.vendor != now.vendor, device.memory_bytes)
         if key not in best or device.bandwidth > best[key].bandwidth:
