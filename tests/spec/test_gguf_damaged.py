@@ -116,7 +116,7 @@ KEY = struct.pack("<Q", 1) + b"k"
         ),
         (
             START + struct.pack("<QQ", 1, 0) + KEY + struct.pack("<IQIQ", 1, 8, 99, 0) + bytes(64),
-            "has type 99, unknown to the installed gguf package",
+            "has type 99, which ggml does not know",
         ),
         (
             START + struct.pack("<QQ", 1, 0) + KEY + struct.pack("<IQIQ", 1, 9, 2, 0) + bytes(64),

@@ -26,6 +26,8 @@ MOST_HEADER_BYTES = 64 * 2**20
 #: Longer arrays are vocabularies; shorter ones may say something of each layer.
 MOST_KEPT = 2**12
 
+#: More entries than any model has, whose experts are stacked in one tensor.
+MOST_ENTRIES = 2**16
 _VERSIONS = (2, 3)
 _STRING, _ARRAY = 8, 9
 _SCALARS = {
@@ -165,6 +167,8 @@ class _Reader:
         if count * least_bytes > left:
             limit = "" if self.end == self.size else f" of the {self.end} that a header may have"
             raise self.error(f"truncated: {count} {what} do not fit in the {left} bytes{limit}")
+        if least_bytes > 8 and count > MOST_ENTRIES:
+            raise self.error(f"{count} {what}, of which {MOST_ENTRIES} are read at most,")
 
     def need(self, count: int) -> None:
         """Ask for more of the file where the next ``count`` bytes are in it but not held."""

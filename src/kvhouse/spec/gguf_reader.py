@@ -75,6 +75,17 @@ def part_names(name: str, count: int, where: str) -> list[str]:
     return [f"{match['stem']}-{part:05}-of-{count:05}.gguf" for part in range(1, count + 1)]
 
 
+def whole_models(names: list[str]) -> list[str]:
+    """Of the names of files those of models, a split one by its first part, without projectors."""
+    models = [name for name in names if name.lower().endswith(".gguf")]
+    parts = {name: _PART.fullmatch(name) for name in models}
+    return [
+        name
+        for name, part in parts.items()
+        if (part is None or int(part["number"]) == 1) and not name.startswith("mmproj")
+    ]
+
+
 def joined(headers: list[Header], where: str) -> Header:
     """One header from those of all parts; the metadata is that of the first.
 

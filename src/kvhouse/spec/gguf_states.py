@@ -65,4 +65,3 @@ def _rwkv(data: Metadata) -> State:
     hidden = data.size("embedding_length")
     shifts = data.maybe("token_shift_count") or int(data.entry["shifts"])
     return State((Tensor(shifts * hidden), Tensor(hidden * data.size("wkv.head_size"), _WIDE)))
-
