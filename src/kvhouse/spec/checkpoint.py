@@ -14,7 +14,7 @@ from typing import Protocol
 
 from kvhouse.errors import SpecError
 from kvhouse.spec.fields import show, show_path
-from kvhouse.spec.hf_config import read_config
+from kvhouse.spec.hf_config import read_config, read_config_file
 from kvhouse.spec.json_file import MOST_BYTES, parse_json_object
 from kvhouse.spec.model import DTYPE_BYTES, ModelSpec
 from kvhouse.spec.safetensors_header import (
@@ -115,7 +115,10 @@ def read_checkpoint(path: Path, name: str) -> ModelSpec:
         SpecError: A file is missing, damaged or contradicts another.
         UnsupportedModel: The model is of a kind that cannot be counted.
     """
-    return checkpoint_spec(Directory(path), name)
+    source = Directory(path)
+    if stored_tensors(source) is None:
+        return read_config_file(path / "config.json", name)
+    return checkpoint_spec(source, name)
 
 
 def read_stored_weights(path: Path) -> StoredWeights | None:
@@ -176,14 +179,12 @@ def read_tensors(source: Source, name: str) -> dict[str, StoredTensor]:
         SpecError: It is missing or damaged.
     """
     where = source.where(name)
-    # One read holds most headers.
-    data, size = source.head(name, 0, 2**17)
-    end = PREFIX_BYTES + header_bytes(data, size, where)
-    if end > len(data):
-        data += source.head(name, len(data), end)[0]
-    if len(data) < end:
-        raise SpecError(f"{where}: truncated: {len(data)} bytes of a header of {end}")
-    return parse_header(data[PREFIX_BYTES:end], size, where)
+    prefix, size = source.head(name, 0, PREFIX_BYTES)
+    end = PREFIX_BYTES + header_bytes(prefix, size, where)
+    header = source.head(name, PREFIX_BYTES, end)[0]
+    if len(header) < end - PREFIX_BYTES:
+        raise SpecError(f"{where}: truncated: {len(header)} bytes of a header of {end}")
+    return parse_header(header, size, where)
 
 
 def _sharded(source: Source) -> dict[str, StoredTensor]:
