@@ -244,7 +244,7 @@ class _Reader:
             tensors[tensor.name] = tensor
         start = self.data_start(metadata.get("general.alignment", _DEFAULT_ALIGNMENT))
         room = self.size - start
-        if sum(tensor.bytes for tensor in tensors.values()) > room:
+        if tensors and sum(tensor.bytes for tensor in tensors.values()) > room:
             raise self.error(f"truncated: the tensors do not fit in the {max(room, 0)} bytes left")
         return {name: self.placed(tensor, start) for name, tensor in tensors.items()}
 

@@ -9,16 +9,13 @@ use, that is the engine's affair.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import Any
 
 from kvhouse.errors import UnsupportedModel
-from kvhouse.spec.config import MOST_LAYERS, MOST_SIZE, MOST_TOKENS
-from kvhouse.spec.fields import Fields, show
+from kvhouse.spec.config import MOST_LAYERS, MOST_TOKENS
+from kvhouse.spec.fields import show
+from kvhouse.spec.gguf_metadata import Metadata
 from kvhouse.spec.gguf_states import read_state
 from kvhouse.spec.layers import (
     ChunkedAttention,
@@ -35,50 +32,6 @@ from kvhouse.spec.layers import (
 
 #: Loops over all layers that are believed.
 _MOST_LOOPS = 2**6
-
-
-@cache
-def architectures() -> dict[str, dict[str, Any]]:
-    """Every architecture of llama.cpp: what its metadata leaves out, or why it is refused."""
-    text = Path(__file__).with_name("gguf_architectures.json").read_text(encoding="utf-8")
-    entries: dict[str, dict[str, Any]] = json.loads(text)
-    return entries
-
-
-class Metadata(Fields):
-    """The metadata of one architecture, read by what follows the architecture's name in a key."""
-
-    def __init__(self, values: dict[str, object], where: str, architecture: str) -> None:
-        """Wrap ``values``, all metadata of a file."""
-        super().__init__(values, where)
-        self.values = values
-        self.architecture = architecture
-        self.entry = architectures()[architecture]
-
-    def key(self, name: str) -> str:
-        """The key in the file."""
-        return f"{self.architecture}.{name}"
-
-    def size(self, name: str, most: int = MOST_SIZE) -> int:
-        """A whole number above 0 that must be there."""
-        return self.integer(self.key(name), most)
-
-    def maybe(self, name: str, most: int = MOST_SIZE) -> int | None:
-        """A whole number above 0; None where it is absent or 0, which mean the same."""
-        return self.optional_integer(self.key(name), most, least=0) or None
-
-    def each(self, name: str, layers: int) -> list[int] | None:
-        """One whole number for each of ``layers``, which may be one for all; None if absent."""
-        value = self.values.get(self.key(name))
-        if not isinstance(value, list):
-            number = self.optional_integer(self.key(name), MOST_SIZE, least=0)
-            return None if number is None else [number] * layers
-        if len(value) < layers or not all(
-            isinstance(item, int) and 0 <= item <= MOST_SIZE for item in value
-        ):
-            problem = f"is {show(value)}, not a whole number for each of {layers} layers"
-            raise self.error(self.key(name), problem)
-        return [int(item) for item in value[:layers]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +108,9 @@ def _reader(
         state = read_state(data)
         return lambda _: state
     if data.entry.get("compressed"):
-        return _compressed(data, count, blocks)
+        return _compressed(data, blocks)
     if data.maybe("attention.kv_lora_rank"):
-        attends = _latent(data, count, blocks)
+        attends = _latent(data, blocks)
     else:
         attends = _attention(data, count, blocks)
     attends = _with_indexer(data, count, attends, tensors)
@@ -179,7 +132,7 @@ def heads(data: Metadata, blocks: int) -> Heads:
 
 
 def _dims(data: Metadata, vector: str, queries: int) -> tuple[int, int]:
-    """Elements of a key or value in a layer that attends to everything, and in one with a window."""
+    """Elements of a key or value in a layer without a window, and in one with a window."""
     plain = data.maybe(f"attention.{vector}_length")
     if plain is None:
         hidden = data.size("embedding_length")
@@ -223,7 +176,7 @@ def _windows(data: Metadata, count: int) -> tuple[int | None, set[int]]:
 
 
 def _patterned(data: Metadata, count: int, window: int | None) -> set[int]:
-    """The layers with a window by a period: all but every so many, the last or the first of them."""
+    """The layers with a window by a period: all but the last, or the first, of every so many."""
     entry, name = data.entry, "attention.sliding_window_pattern"
     period = data.optional_integer(data.key(name), MOST_LAYERS, least=0)
     period = entry.get("period") if period is None else period
@@ -241,7 +194,7 @@ def _patterned(data: Metadata, count: int, window: int | None) -> set[int]:
     return {index for index in range(count) if index % period != full}
 
 
-def _latent(data: Metadata, count: int, blocks: int) -> Callable[[int], Layer]:
+def _latent(data: Metadata, blocks: int) -> Callable[[int], Layer]:
     """Latent attention, in whichever of two ways the file states its sizes.
 
     Newer files state the vector that is kept as the length of a key. In older ones, which
@@ -314,7 +267,7 @@ def _recurrent(data: Metadata, kind: str, count: int, blocks: int) -> set[int]:
     return {i for i in range(count) if not keys[i] and not (mlps and widths[i])}
 
 
-def _compressed(data: Metadata, count: int, blocks: int) -> Callable[[int], Layer]:
+def _compressed(data: Metadata, blocks: int) -> Callable[[int], Layer]:
     """DeepSeek-V4: the ratio by which each layer compresses what lies before its window."""
     from kvhouse.spec.config import Config
     from kvhouse.spec.pattern_rules import CSA, HCA, SLIDING

@@ -14,7 +14,8 @@ from kvhouse.errors import SpecError, UnsupportedModel
 from kvhouse.spec.config import MOST_TOKENS
 from kvhouse.spec.fields import Fields, show, show_path
 from kvhouse.spec.gguf_header import Header, Tensor, read_header
-from kvhouse.spec.gguf_layers import Metadata, architectures, read_layers
+from kvhouse.spec.gguf_layers import read_layers
+from kvhouse.spec.gguf_metadata import Metadata, architectures
 from kvhouse.spec.gguf_weights import EMBEDDING, read_weights
 from kvhouse.spec.layers import FullAttention, LatentAttention, Layer, SlidingAttention
 from kvhouse.spec.model import NO_LIMIT, ModelSpec

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from kvhouse.spec.gguf_metadata import Metadata
 from kvhouse.spec.layers import Convolution, State, Tensor
-
-if TYPE_CHECKING:
-    from kvhouse.spec.gguf_layers import Metadata
 
 #: The recurrent state is kept in float32 whatever the model computes in.
 _WIDE = "float32"

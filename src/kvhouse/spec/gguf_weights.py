@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from kvhouse.errors import SpecError
 from kvhouse.spec.experts import Experts
 from kvhouse.spec.gguf_header import Tensor
-from kvhouse.spec.gguf_layers import Metadata
+from kvhouse.spec.gguf_metadata import Metadata
 
 _FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 EMBEDDING, _HEAD = "token_embd.weight", "output.weight"

@@ -8,10 +8,11 @@ reads all of a file whose server ignores a range.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
-from typing import Any
+from types import ModuleType
+from typing import Protocol, cast
 
 from kvhouse.errors import SpecError
 from kvhouse.spec.checkpoint import checkpoint_spec
@@ -25,6 +26,16 @@ TIMEOUT = 10.0
 #: Bytes of a GGUF file that are read at first. Where the header goes on, as many again are read,
 #: and so forth: its length is stated nowhere.
 _FIRST_BYTES = 2**18
+
+
+class Response(Protocol):
+    """What is used of the library's answer to a request."""
+
+    status_code: int
+    headers: Mapping[str, str]
+
+    def iter_bytes(self, chunk_size: int) -> Iterator[bytes]:
+        """The body, as it arrives."""
 
 
 class Missing(SpecError):
@@ -109,7 +120,7 @@ class Repository:
                     break
             return data[: stop - start], _size(response)
 
-    def _response(self, name: str, start: int, stop: int) -> Any:
+    def _response(self, name: str, start: int, stop: int) -> AbstractContextManager[Response]:
         """The open response, whose body is not yet read."""
         hub = _library()
         url = hub.hf_hub_url(
@@ -121,9 +132,10 @@ class Repository:
         headers = hub.utils.build_hf_headers(library_name="kvhouse")
         # Ranges count the bytes of the file, not those of a compressed form.
         headers |= {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
-        return hub.utils.get_session().stream(
+        response = hub.utils.get_session().stream(
             "GET", url, headers=headers, timeout=TIMEOUT, follow_redirects=True
         )
+        return cast("AbstractContextManager[Response]", response)
 
     @contextmanager
     def _errors(self, name: str) -> Iterator[None]:
@@ -137,7 +149,9 @@ class Repository:
         except errors.OfflineModeIsEnabled:
             raise SpecError(f"{self}: HF_HUB_OFFLINE is set, so nothing is read") from None
         except errors.HFValidationError as error:
-            raise SpecError(f"{self}: not a name of the hub: {str(error).splitlines()[0]}") from None
+            raise SpecError(
+                f"{self}: not a name of the hub: {str(error).splitlines()[0]}"
+            ) from None
         except (httpx.InvalidURL, UnicodeError):
             raise SpecError(f"{self}: HF_ENDPOINT or HF_TOKEN is malformed") from None
         except httpx.TimeoutException:
@@ -150,7 +164,7 @@ class Repository:
                 "HF_ENDPOINT if it is set"
             ) from None
 
-    def _check(self, name: str, response: Any) -> None:
+    def _check(self, name: str, response: Response) -> None:
         """Raise for an answer that is not the file."""
         status, code = response.status_code, response.headers.get("X-Error-Code", "")
         if status in (200, 206):
@@ -172,7 +186,7 @@ class Repository:
         raise SpecError(f"{self.where(name)}: the hub answers with status {status}")
 
 
-def _library() -> Any:
+def _library() -> ModuleType:
     try:
         import huggingface_hub
         import huggingface_hub.errors
@@ -184,7 +198,7 @@ def _library() -> Any:
     return huggingface_hub
 
 
-def _start(response: Any) -> int:
+def _start(response: Response) -> int:
     """Where in the file the body starts."""
     if response.status_code != 206:
         return 0
@@ -192,12 +206,12 @@ def _start(response: Any) -> int:
     return int(stated) if stated.isdecimal() and len(stated) < 19 else -1
 
 
-def _size(response: Any) -> int:
+def _size(response: Response) -> int:
     """The size of the whole file."""
     stated = response.headers.get("Content-Range", "").rpartition("/")[2]
     stated = stated or response.headers.get("Content-Length", "")
     if not stated.isdecimal() or len(stated) > 18:
-        raise SpecError(f"{show_path(str(response.url.host))}: does not say how large a file is")
+        raise SpecError("the hub does not say how large a file is")
     return int(stated)
 
 

@@ -41,7 +41,7 @@ _EXPERT = re.compile(
     r"(.*\.experts|.*\.block_sparse_moe(?=\.(?:in|out)put_linear))\.(?:(\d{1,6})\.)?"
 )
 _MOST_COUNTERS = 2**16
-_HEADS = ("lm_head.weight", "embed_out.weight", "output.weight")
+_HEAD = re.compile(r"(^|\.)(lm_head|embed_out|output)\.weight$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def count_stored(
             unknown = unknown or f"how tensor {show(tensor.name)} is packed is not known"
         else:
             logical[tensor.name] = weights
-    has_head = any(name.endswith(_HEADS) for name in tensors) and not tied
+    has_head = any(map(_is_projection, tensors)) and not tied
     matmul = _matmul(kept, logical, layers, experts_used, has_head)
     if matmul is None and not unknown:
         unknown = "how many experts a token is sent to is not known"
@@ -133,9 +133,14 @@ def count_stored(
     )
 
 
+def _is_projection(name: str) -> bool:
+    """Whether a tensor goes by the name of the output projection."""
+    return _HEAD.search(name) is not None and not _LAYER.search(name)
+
+
 def _is_head(name: str, tensors: Mapping[str, StoredTensor]) -> bool:
     """Whether a tensor is a copy of the embedding table under the output projection's name."""
-    if not name.endswith(_HEADS):
+    if not _is_projection(name):
         return False
     head = tensors[name]
     return any(
