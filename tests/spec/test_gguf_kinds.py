@@ -21,7 +21,7 @@ from kvhouse.spec import load
 from kvhouse.spec.ggml_types import TYPES
 from kvhouse.spec.gguf_metadata import architectures
 from kvhouse.spec.hf_config import read_config
-from kvhouse.spec.layers import FullAttention, LatentAttention, State, WithoutKV
+from kvhouse.spec.layers import FullAttention, LatentAttention, SlidingAttention, State, WithoutKV
 from kvhouse.spec.model import ModelSpec
 from kvhouse.spec.resolve import read_catalogue
 
@@ -46,8 +46,13 @@ def config_of(name: str) -> dict[str, Any]:
     return {**json.loads(json.dumps(config, default=str)), "model_type": model_type, **changes}
 
 
-def write_header(path: Path, metadata: dict[str, Any], tensors: Tensors) -> Path:
-    """Write a header with the gguf package; the tensors' data is a hole in the file."""
+def write_header(
+    path: Path, metadata: dict[str, Any], tensors: Tensors, types: dict[str, str] | None = None
+) -> Path:
+    """Write a header with the gguf package; the tensors' data is a hole in the file.
+
+    Shapes are as numpy has them; ``types`` are by default F16.
+    """
     architecture = metadata["general.architecture"]
     writer = gguf.GGUFWriter(path, architecture)
     for key, value in metadata.items():
@@ -61,14 +66,17 @@ def write_header(path: Path, metadata: dict[str, Any], tensors: Tensors) -> Path
             writer.add_uint32(key, value)
         else:
             writer.add_string(key, value)
+    padded = 0
     for name, shape in tensors.items():
-        elements = int(np.prod(shape))
-        writer.add_tensor_info(name, shape, np.dtype(np.float16), 2 * elements)
+        kind = gguf.GGMLQuantizationType[(types or {}).get(name, "F16")]
+        elements, size = gguf.GGML_QUANT_SIZES[kind]
+        stored = int(np.prod(shape)) // elements * size
+        writer.add_tensor_info(name, shape, np.dtype(np.float16), stored, kind)
+        padded += -(-stored // 32) * 32
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     writer.close()
-    padded = sum(-(-2 * int(np.prod(shape)) // 32) * 32 for shape in tensors.values())
     os.truncate(path, path.stat().st_size + padded + 64)
     return path
 
@@ -110,6 +118,20 @@ def test_the_layers_are_those_of_the_config(name: str, tmp_path: Path) -> None:
     for tokens in (1, 100, 4096):
         ours = spec.kv_bytes(tokens, bf16, dtype="bfloat16")
         assert ours == wanted.kv_bytes(tokens, bf16, dtype="bfloat16")
+
+
+def test_a_published_file_that_mixes_tensor_types(tmp_path: Path) -> None:
+    recorded = json.loads(Path(__file__).with_name("gemma_3_270m.json").read_text("utf-8"))
+    types = {name: kind for name, (kind, _) in recorded["tensors"].items()}
+    shapes = {name: tuple(shape[::-1]) for name, (_, shape) in recorded["tensors"].items()}
+    path = write_header(tmp_path / "m.gguf", recorded["metadata"], shapes, types)
+    spec = load(path)
+    # The tensors fill the published file from the end of its header to its last byte.
+    assert spec.stored_weight_bytes == recorded["data_end"] - recorded["data_start"]
+    # The count that the checkpoint's page on the hub gives.
+    assert spec.parameters == 268_098_176
+    assert kinds(spec) == (["sliding window"] * 5 + ["full attention"]) * 3
+    assert spec.layers[0] == SlidingAttention(4, 1, 256, 256, 512)
 
 
 def test_the_cases_are_of_many_architectures() -> None:
