@@ -142,8 +142,19 @@ def test_gguf_files_are_read_by_their_headers(
         load("org/quants")
     with pytest.raises(SpecError, match=r"other\.gguf: there is no such file"):
         load("org/quants/other.gguf")
-    with pytest.raises(SpecError, match=r"notes\.txt: not a \.gguf file"):
-        load("org/quants/notes.txt")
+
+
+def test_a_split_model(hub: Any, make_gguf: Make, split: Callable[..., list[Path]]) -> None:
+    place = hub.root / "org" / "quants" / "Q8"
+    place.mkdir(parents=True)
+    local = make_gguf()
+    for part in split(local, 3):
+        shutil.copy(part, place)
+    spec = load("org/quants/Q8/part-00002-of-00003.gguf")
+    assert replace(spec, name="m") == replace(load(local), name="m")
+    (place / "part-00003-of-00003.gguf").unlink()
+    with pytest.raises(SpecError, match=r"Q8/part-00003-of-00003\.gguf: there is no such file"):
+        load("org/quants/Q8/part-00001-of-00003.gguf")
 
 
 def test_smollm2_over_the_network(hub: Any) -> None:
@@ -181,6 +192,18 @@ def test_each_failure_has_its_own_line(
     with pytest.raises(SpecError, match=reason) as caught:
         load(source)
     assert str(caught.value).isprintable()
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_name_that_is_nearly_one_of_the_catalogue() -> None:
+    wanted = (
+        r"^no file or directory 'meta-llama/Llama-2-13b-hf'; did you mean .*llama-2-13b.*\? Else: "
+        r"hub model meta-llama/Llama-2-13b-hf: there is no such model"
+    )
+    with pytest.raises(SpecError, match=wanted):
+        load("meta-llama/Llama-2-13b-hf")
+    with pytest.raises(SpecError, match=r"^hub model meta-llama/Llama-2-13b-hf: there is no"):
+        load("hf:meta-llama/Llama-2-13b-hf")
 
 
 @pytest.mark.parametrize("name", ["private", "gated"])
@@ -255,11 +278,19 @@ def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
 
 def test_what_is_no_hub_name_stays_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for source in ("./org/model", "org/model.gguf", "a/b.json", "/org/model", "llama2-7b"):
+    for source in (
+        "./org/model",
+        "org/model.gguf",
+        "a/b.json",
+        "/org/model",
+        "no/such/thing",
+        "a/" + "b" * 999,
+    ):
         with pytest.raises(SpecError, match="no model "):
             load(source)
-    with pytest.raises(SpecError, match="not a model of the hub: write hf:org/name"):
-        load("hf:model")
+    for source in ("hf:model", "hf:", "hf:org/name/notes.txt"):
+        with pytest.raises(SpecError, match="not a model of the hub: write hf:org/name"):
+            load(source)
     (tmp_path / "org" / "model").mkdir(parents=True)
     with pytest.raises(SpecError, match=r"org/model: no config\.json and no \.gguf file"):
         load("org/model")

@@ -189,6 +189,12 @@ def _stored_once(data: Metadata, layers: list[Layer]) -> list[Layer]:
 
 def _check_layers(tensors: Mapping[str, Tensor], data: Metadata, layers: list[Layer]) -> None:
     """Check the matrices of each layer against the sizes in the metadata."""
+    last = f"blk.{len(layers) - 1}."
+    if not any(name.startswith(last) for name in tensors):
+        raise SpecError(
+            f"{data.where}: contradicts itself: by the metadata there are {len(layers)} layers, "
+            "but there is no tensor of the last one"
+        )
     for index, layer in enumerate(layers):
         for part in layer.parts:
             wanted = _wanted_rows(part, bool(data.entry.get("keys_as_values")))

@@ -15,7 +15,7 @@ def read_state(data: Metadata) -> State:
     Raises:
         SpecError: A key is missing or impossible.
     """
-    if data.maybe("wkv.head_size"):
+    if "shifts" in data.entry:
         return _rwkv(data)
     if data.maybe("shortconv.l_cache"):
         kernel = data.size("shortconv.l_cache")

@@ -42,12 +42,17 @@ class Missing(SpecError):
     """A file is not in the repository."""
 
 
+class NoModel(SpecError):
+    """There is no such model, or nothing can be learnt of it: no network, no access."""
+
+
 def read_hub(name: str) -> ModelSpec:
     """Read ``org/name``, ``org/name@revision`` or ``org/name/file.gguf`` of the hub.
 
     Raises:
-        SpecError: The model, its revision or a file is missing or needs a token; the network or
-            the server fails; a file is damaged; or ``huggingface_hub`` is not installed.
+        NoModel: There is no such model, it needs a token, the network fails or
+            ``huggingface_hub`` is not installed.
+        SpecError: A revision or a file is missing, the server fails, or a file is damaged.
         UnsupportedModel: The model is of a kind that cannot be counted.
     """
     path, _, revision = name.partition("@")
@@ -56,7 +61,7 @@ def read_hub(name: str) -> ModelSpec:
     if inner:
         return _read_gguf(repository, "/".join(inner), name)
     if not repository.has("config.json"):
-        raise SpecError(
+        raise NoModel(
             f"{repository}: there is no such model, or it has no config.json; of a repository of "
             f"GGUF files name one: {repository.name}/FILE.gguf"
         )
@@ -147,7 +152,7 @@ class Repository:
         try:
             yield
         except errors.OfflineModeIsEnabled:
-            raise SpecError(f"{self}: HF_HUB_OFFLINE is set, so nothing is read") from None
+            raise NoModel(f"{self}: HF_HUB_OFFLINE is set, so nothing is read") from None
         except errors.HFValidationError as error:
             raise SpecError(
                 f"{self}: not a name of the hub: {str(error).splitlines()[0]}"
@@ -156,10 +161,10 @@ class Repository:
             raise SpecError(f"{self}: HF_ENDPOINT or HF_TOKEN is malformed") from None
         except httpx.TimeoutException:
             reason = f"no answer within {TIMEOUT:g} seconds"
-            raise SpecError(f"{self.where(name)}: {reason}; try again later") from None
+            raise NoModel(f"{self.where(name)}: {reason}; try again later") from None
         except httpx.HTTPError as error:
             problem = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise SpecError(
+            raise NoModel(
                 f"{self}: the hub cannot be reached ({show_path(problem)}); check the network, or "
                 "HF_ENDPOINT if it is set"
             ) from None
@@ -179,7 +184,7 @@ class Repository:
                 "HF_TOKEN or run: hf auth login"
             )
         if code == "RepoNotFound" or status in (401, 403):
-            raise SpecError(
+            raise NoModel(
                 f"{self}: there is no such model, or it is private and needs a token with access: "
                 "check the name, set HF_TOKEN or run: hf auth login"
             )
@@ -192,7 +197,7 @@ def _library() -> ModuleType:
         import huggingface_hub.errors
         import huggingface_hub.utils
     except ImportError:
-        raise SpecError(
+        raise NoModel(
             "models of the hub need the huggingface_hub package: pip install 'kvhouse[hub]'"
         ) from None
     return huggingface_hub
@@ -217,8 +222,6 @@ def _size(response: Response) -> int:
 
 def _read_gguf(repository: Repository, file: str, name: str) -> ModelSpec:
     where = repository.where(file)
-    if not file.lower().endswith(".gguf"):
-        raise SpecError(f"{where}: not a .gguf file; name those, or the repository alone")
     header = _header(repository, file)
     count = parts_of(header, where)
     if count > 1:

@@ -15,8 +15,9 @@ _ACCEPTED = (
     "a model file (.gguf) or a model of the Hugging Face Hub (org/name)"
 )
 _HUB = "hf:"
-#: What the hub allows as ``org/name``, and after it a file or a revision.
-_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(/[^@]+)?(@[^@]+)?", re.ASCII)
+_MOST_NAME = 250
+#: What the hub allows as ``org/name``, and after it a GGUF file or a revision.
+_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(/[^@]+\.(?i:gguf))?(@[^@]+)?", re.ASCII)
 
 
 def load(source: str | Path) -> ModelSpec:
@@ -46,10 +47,13 @@ def load(source: str | Path) -> ModelSpec:
     if source.startswith(_HUB):
         name = source.removeprefix(_HUB)
         if not _HUB_ID.fullmatch(name):
-            raise SpecError(f"{show(source)}: not a model of the hub: write hf:org/name")
+            raise SpecError(
+                f"{show(source)}: not a model of the hub: write hf:org/name or "
+                "hf:org/name/FILE.gguf, either with @revision at the end"
+            )
         return _load_hub(name)
-    if _HUB_ID.fullmatch(source) and not Path(source).exists() and not _is_file_name(source):
-        return _load_hub(source)
+    if _may_be_hub_name(source) and not Path(source).exists():
+        return _load_hub_or_path(source)
     return _load_path(source)
 
 
@@ -73,9 +77,21 @@ def _load_hub(name: str) -> ModelSpec:
     return read_hub(name)
 
 
-def _is_file_name(source: str) -> bool:
-    """Whether a name with one slash ends like a file that ``load`` reads, so is a path."""
-    return source.count("/") == 1 and source.lower().endswith((".json", ".gguf"))
+def _load_hub_or_path(source: str) -> ModelSpec:
+    """A model of the hub, by a name that could have been meant otherwise."""
+    from kvhouse.spec.hub import NoModel
+
+    try:
+        return _load_hub(source)
+    except NoModel as error:
+        hint = _suggestions(source.partition("@")[0])
+        raise SpecError(f"no file or directory {show(source)}; {hint}{error}") from None
+
+
+def _may_be_hub_name(source: str) -> bool:
+    """Whether a name is the hub's; one slash and a file's suffix make it a path."""
+    file = source.count("/") == 1 and source.lower().endswith((".json", ".gguf"))
+    return len(source) < _MOST_NAME and not file and _HUB_ID.fullmatch(source) is not None
 
 
 def _load_path(source: str) -> ModelSpec:
@@ -125,4 +141,4 @@ def _suggestions(source: str) -> str:
 
     last = source.lower().rstrip("/").rsplit("/", 1)[-1][:80]
     close = get_close_matches(last, catalogue())
-    return f"did you mean {' or '.join(close)}? Else " if close else ""
+    return f"did you mean {' or '.join(close)}? Else: " if close else ""
