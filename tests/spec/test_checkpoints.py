@@ -341,6 +341,7 @@ def entry(dtype: object = "F32", shape: object = (2,), offsets: object = (0, 8))
         (b'{"a":{},"a":{}}', "key 'a' is stated twice"),
         (b'{"a":[' + b"1," * 2**22 + b"1]}", "holds more than 4194304 values"),
         ({"a": 5}, "tensor 'a' is 5, not an object"),
+        ({"vision" * 10**5: entry()}, "has a name of 600000 characters"),
         ({"a": {}}, "tensor 'a' has dtype None, which the format does not have"),
         ({"a": entry("F31")}, "has dtype 'F31'"),
         ({"a": entry(["F32"])}, "has dtype "),

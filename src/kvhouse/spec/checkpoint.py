@@ -33,7 +33,7 @@ _MOST_SHARDS = 2**12
 _SHARD = re.compile(r"[\w.-]+\.safetensors", re.ASCII)
 _EXPERTS_USED = (
     *("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "moe_k"),
-    *("top_k_experts", "num_selected_experts", "n_active_experts", "top_k"),
+    *("top_k_experts", "num_selected_experts", "n_active_experts"),
 )
 
 
@@ -243,7 +243,9 @@ def with_stored(
     exact = spec.weights_basis == "exact" and spec.matmul_parameters is not None
     known = stored.parameters is not None
     matmul = spec.matmul_parameters if exact or not known else stored.matmul_parameters
-    note = f"{stored.further:,} bytes of it in layers that predict further tokens"
+    note = "" if known else spec.weights_note
+    if stored.further:
+        note = f"{stored.further:,} bytes of it in layers that predict further tokens"
     return replace(
         spec,
         parameters=stored.parameters if known else spec.parameters,
@@ -252,7 +254,7 @@ def with_stored(
         stored_weight_bytes=stored.bytes,
         weights_unknown="" if known or spec.parameters is not None else stored.unknown,
         weights_basis="stored" if known else spec.weights_basis,
-        weights_note=note if stored.further else spec.weights_note,
+        weights_note=note,
     )
 
 

@@ -118,12 +118,12 @@ class Repository:
             self._check(name, response)
             if _start(response) != start:
                 raise SpecError(f"{self.where(name)}: the server does not read parts of files")
-            data = b""
+            data = bytearray()
             for piece in response.iter_bytes(2**16):
                 data += piece
                 if len(data) >= stop - start:
                     break
-            return data[: stop - start], _size(response)
+            return bytes(data[: stop - start]), _size(response)
 
     def _response(self, name: str, start: int, stop: int) -> AbstractContextManager[Response]:
         """The open response, whose body is not yet read."""

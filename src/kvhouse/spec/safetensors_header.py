@@ -23,6 +23,7 @@ MOST_HEADER_BYTES = 32 * 2**20
 #: Bytes at the start that hold the header's length.
 PREFIX_BYTES = 8
 _MOST_DIMENSIONS = 16
+_MOST_NAME = 2**10
 _MOST_ELEMENTS = 2**50
 
 #: Bits of one element by the format's name of its dtype.
@@ -105,6 +106,8 @@ def parse_header(header: bytes, size: int, where: str) -> dict[str, StoredTensor
 def _tensor(name: str, entry: object, room: int, where: str) -> tuple[StoredTensor, int]:
     """One tensor, and where its data starts after the header."""
     place = f"{where}: tensor {show(name)}"
+    if len(name) > _MOST_NAME:
+        raise SpecError(f"{place} has a name of {len(name)} characters, more than any model's")
     if not isinstance(entry, Mapping):
         raise SpecError(f"{place} is {show(entry)}, not an object")
     dtype, shape = entry.get("dtype"), entry.get("shape")
