@@ -72,7 +72,8 @@ def read_layers(data: Metadata, tensors: Collection[str]) -> tuple[list[Layer], 
     if further >= blocks:
         problem = f"is {further}, but there are {blocks} layers in all"
         raise data.error(data.key("nextn_predict_layers"), problem)
-    if f"blk.{blocks - 1}.attn_norm.weight" not in tensors and data.entry.get("compressed"):
+    probe = f"blk.{blocks - further}.nextn.eh_proj.weight"
+    if data.entry.get("compressed") and probe not in tensors:
         further = 0  # named in the metadata, left out of the file
     count = blocks - further
     one = _reader(data, count, blocks, tensors)
