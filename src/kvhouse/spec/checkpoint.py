@@ -17,13 +17,14 @@ from kvhouse.spec.fields import show, show_path
 from kvhouse.spec.hf_config import read_config, read_config_file
 from kvhouse.spec.json_file import MOST_BYTES, parse_json_object
 from kvhouse.spec.model import DTYPE_BYTES, ModelSpec
+from kvhouse.spec.packing import packing_of
 from kvhouse.spec.safetensors_header import (
     PREFIX_BYTES,
     StoredTensor,
     header_bytes,
     parse_header,
 )
-from kvhouse.spec.stored_weights import StoredWeights, count_stored, packing_of
+from kvhouse.spec.stored_weights import StoredWeights, count_stored
 
 _QUANTIZED = "hf_quant_config.json"
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -116,9 +117,12 @@ def read_checkpoint(path: Path, name: str) -> ModelSpec:
         UnsupportedModel: The model is of a kind that cannot be counted.
     """
     source = Directory(path)
-    if stored_tensors(source) is None:
+    tensors = stored_tensors(source)
+    if tensors is None:
         return read_config_file(path / "config.json", name)
-    return checkpoint_spec(source, name)
+    config = _config(source)
+    spec = read_config(config, name, source.where("config.json"))
+    return with_stored(spec, config, tensors, _quantization(source, config))
 
 
 def read_stored_weights(path: Path) -> StoredWeights | None:
@@ -135,7 +139,7 @@ def read_stored_weights(path: Path) -> StoredWeights | None:
 
 
 def checkpoint_spec(source: Source, name: str) -> ModelSpec:
-    """What a model keeps, from its config and the headers of its weights.
+    """The same from another source of files.
 
     Raises:
         SpecError: A file is missing, damaged or contradicts another.

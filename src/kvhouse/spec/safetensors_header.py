@@ -105,34 +105,41 @@ def parse_header(header: bytes, size: int, where: str) -> dict[str, StoredTensor
 
 def _tensor(name: str, entry: object, room: int, where: str) -> tuple[StoredTensor, int]:
     """One tensor, and where its data starts after the header."""
-    place = f"{where}: tensor {show(name)}"
+    try:
+        return _checked(name, entry, room)
+    except ValueError as error:
+        raise SpecError(f"{where}: tensor {show(name)} {error}") from None
+
+
+def _checked(name: str, entry: object, room: int) -> tuple[StoredTensor, int]:
     if len(name) > _MOST_NAME:
-        raise SpecError(f"{place} has a name of {len(name)} characters, more than any model's")
+        raise ValueError(f"has a name of {len(name)} characters, more than any model's")
     if not isinstance(entry, Mapping):
-        raise SpecError(f"{place} is {show(entry)}, not an object")
+        raise ValueError(f"is {show(entry)}, not an object")
     dtype, shape = entry.get("dtype"), entry.get("shape")
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
-        raise SpecError(f"{place} has dtype {show(dtype)}, which the format does not have")
+        raise ValueError(f"has dtype {show(dtype)}, which the format does not have")
     if not _sizes(shape) or len(shape) > _MOST_DIMENSIONS or prod(shape) > _MOST_ELEMENTS:
-        raise SpecError(f"{place} has shape {show(shape)}, not a list of sizes")
+        raise ValueError(f"has shape {show(shape)}, not a list of sizes")
     offsets = entry.get("data_offsets")
     if not _sizes(offsets) or len(offsets) != 2:
-        raise SpecError(f"{place} has data_offsets {show(offsets)}, not a start and an end")
+        raise ValueError(f"has data_offsets {show(offsets)}, not a start and an end")
     start, end = offsets
     bits = prod(shape) * DTYPE_BITS[dtype]
     if bits % 8 or end - start != bits // 8:
-        raise SpecError(
-            f"{place} takes {end - start} bytes by its data_offsets, but {bits / 8:g} by its "
-            f"shape and dtype"
+        raise ValueError(
+            f"takes {end - start} bytes by its data_offsets, but {bits / 8:g} by its shape and "
+            "dtype"
         )
     if end > room:
-        raise SpecError(f"{place} ends at byte {end} of the {room} that follow the header")
+        raise ValueError(f"ends at byte {end} of the {room} that follow the header")
     return StoredTensor(name, dtype, tuple(shape), end - start), start
 
 
 def _sizes(value: object) -> TypeGuard[list[int]]:
+    """Whether a value is a list of sizes; booleans are none."""
     return isinstance(value, list) and all(
-        isinstance(item, int) and not isinstance(item, bool) and 0 <= item < 2**63 for item in value
+        type(item) is int and 0 <= item < 2**63 for item in value
     )
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 
 from kvhouse.spec.fields import show
+from kvhouse.spec.packing import Packing
 from kvhouse.spec.safetensors_header import StoredTensor
 
 _FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -40,23 +42,10 @@ _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d{1,6})\.")
 _EXPERT = re.compile(
     r"(.*\.experts|.*\.block_sparse_moe(?=\.(?:in|out)put_linear))\.(?:(\d{1,6})\.)?"
 )
+#: A number that is a whole part of a name.
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 _MOST_COUNTERS = 2**16
 _HEAD = re.compile(r"(^|\.)(lm_head|embed_out|output)\.weight$")
-
-
-@dataclass(frozen=True, slots=True)
-class Packing:
-    """How many weights one element of a quantised tensor holds.
-
-    Attributes:
-        quantised: Whether any weights are quantised, so that scales may lie beside them.
-        bits: By how the last part of a name ends, bits of one weight in integers of that name.
-        unknown: Why the weights cannot be told; empty where they can.
-    """
-
-    quantised: bool
-    bits: Mapping[str, int] = field(default_factory=dict)
-    unknown: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +74,56 @@ class StoredWeights:
     dtype: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Role:
+    """What a tensor's name says of it, whatever numbers of layers and experts are in it.
+
+    Attributes:
+        last: The last part of the name.
+        constant: No weight: a table of positions, a mask, or a scale of the KV cache.
+        kv_scale: The latter.
+        beside: A scale or the like, if the checkpoint is quantised.
+        table: An embedding table.
+        head: The output projection.
+        apart: No text token is multiplied with it: a bias, or a part for images or sound.
+        further: Of a part that predicts further tokens.
+        expert: Of a routed expert.
+    """
+
+    last: str
+    constant: bool
+    kv_scale: bool
+    beside: bool
+    table: bool
+    head: bool
+    apart: bool
+    further: bool
+    expert: bool
+
+
+@lru_cache(maxsize=2**12)
+def _role(template: str) -> _Role:
+    """The role of a name whose numbers are replaced; few such names make a large model."""
+    last = template.rsplit(".", 1)[-1]
+    kv_scale = _KV_SCALES.search(template) is not None
+    other = _OTHER_INPUT.search(template) is not None
+    return _Role(
+        last=last,
+        constant=kv_scale or _CONSTANTS.search(template) is not None,
+        kv_scale=kv_scale,
+        beside=_BESIDE.fullmatch(last) is not None,
+        table=_TABLES.search(template) is not None,
+        head=_HEAD.search(template) is not None and ".0." not in template,
+        apart=other or template.endswith("bias"),
+        further=_FURTHER.search(template) is not None and not other,
+        expert=_EXPERT.match(template) is not None,
+    )
+
+
+def _role_of(name: str) -> _Role:
+    return _role(_NUMBER.sub("0", name))
+
+
 def count_stored(
     tensors: Mapping[str, StoredTensor],
     *,
@@ -102,62 +141,49 @@ def count_stored(
         packing: How quantised weights are packed.
         experts_used: Experts that one token is sent to in each layer; None where it is not known.
     """
-    kept = [tensor for name, tensor in tensors.items() if not (tied and _is_head(name, tensors))]
+    roles = {name: _role_of(name) for name in tensors}
+    tables = {tensors[name].shape for name, role in roles.items() if role.table}
     by_dtype: Counter[str] = Counter()
     floats: Counter[str] = Counter()
-    for tensor in kept:
+    unknown, parameters, further = packing.unknown, 0, 0
+    matmul = _Matmul()
+    for name, tensor in tensors.items():
+        role = roles[name]
+        if tied and role.head and tensor.shape in tables:
+            continue  # a copy of the embedding table
         by_dtype[tensor.dtype] += tensor.bytes
         if tensor.dtype in _FLOATS:
             floats[_FLOATS[tensor.dtype]] += tensor.elements
-    unknown = packing.unknown
-    logical: dict[str, int] = {}
-    for tensor in kept:
-        weights = _weights(tensor, packing)
+        weights = _weights(tensor, role, packing)
         if weights is None:
-            unknown = unknown or f"how tensor {show(tensor.name)} is packed is not known"
+            unknown = unknown or f"how tensor {show(name)} is packed is not known"
+            continue
+        parameters += weights
+        if role.further or _is_beyond(name, layers):
+            further += tensor.bytes
         else:
-            logical[tensor.name] = weights
-    has_head = any(map(_is_projection, tensors)) and not tied
-    matmul = _matmul(kept, logical, layers, experts_used, has_head)
-    if matmul is None and not unknown:
+            matmul.add(tensor, role, weights)
+    multiplied = matmul.total(experts_used)
+    if multiplied is None and not unknown:
         unknown = "how many experts a token is sent to is not known"
     return StoredWeights(
         bytes=sum(by_dtype.values()),
         by_dtype=dict(by_dtype.most_common()),
-        parameters=None if unknown else sum(logical.values()),
-        matmul_parameters=None if unknown else matmul,
+        parameters=None if unknown else parameters,
+        matmul_parameters=None if unknown else multiplied,
         unknown=unknown,
-        further=sum(tensor.bytes for tensor in kept if _is_further(tensor.name, layers)),
-        kv_scales=tuple(name for name in tensors if _KV_SCALES.search(name)),
+        further=further,
+        kv_scales=tuple(name for name, role in roles.items() if role.kv_scale),
         dtype=floats.most_common(1)[0][0] if floats else None,
     )
 
 
-def _is_projection(name: str) -> bool:
-    """Whether a tensor goes by the name of the output projection."""
-    return _HEAD.search(name) is not None and not _LAYER.search(name)
-
-
-def _is_head(name: str, tensors: Mapping[str, StoredTensor]) -> bool:
-    """Whether a tensor is a copy of the embedding table under the output projection's name."""
-    if not _is_projection(name):
-        return False
-    head = tensors[name]
-    return any(
-        other != name and _TABLES.search(other) and tensor.shape == head.shape
-        for other, tensor in tensors.items()
-    )
-
-
-def _weights(tensor: StoredTensor, packing: Packing) -> int | None:
+def _weights(tensor: StoredTensor, role: _Role, packing: Packing) -> int | None:
     """The weights in a tensor; 0 for scales and constants, None where it is not known."""
-    last = tensor.name.rsplit(".", 1)[-1]
-    if _CONSTANTS.search(tensor.name) or _KV_SCALES.search(tensor.name):
-        return 0
-    if packing.quantised and _BESIDE.fullmatch(last):
+    if role.constant or (packing.quantised and role.beside):
         return 0
     for ending, bits in packing.bits.items():
-        if last.endswith(ending) and tensor.dtype in ("I32", "U8", "I8"):
+        if role.last.endswith(ending) and tensor.dtype in ("I32", "U8", "I8"):
             return tensor.bytes * 8 // bits
     if tensor.dtype.startswith(("F", "BF")) or (packing.quantised and tensor.dtype == "I8"):
         return tensor.elements
@@ -165,93 +191,40 @@ def _weights(tensor: StoredTensor, packing: Packing) -> int | None:
     return None if packing.quantised and tensor.elements > _MOST_COUNTERS else 0
 
 
-def _is_further(name: str, layers: int) -> bool:
+def _is_beyond(name: str, layers: int) -> bool:
+    """Whether a tensor is of a layer after the model's own."""
     numbered = _LAYER.search(name)
-    beyond = numbered is not None and int(numbered[1]) >= layers
-    return (beyond or _FURTHER.search(name) is not None) and not _OTHER_INPUT.search(name)
+    return numbered is not None and int(numbered[1]) >= layers and not _OTHER_INPUT.search(name)
 
 
-def _matmul(
-    kept: Iterable[StoredTensor],
-    logical: Mapping[str, int],
-    layers: int,
-    experts_used: int | None,
-    has_head: bool,
-) -> int | None:
-    """The weights that one token is multiplied with; None where its experts are not known."""
-    total, table = 0, 0
-    experts: defaultdict[str, _Experts] = defaultdict(_Experts)
-    for tensor in kept:
-        name, weights = tensor.name, logical.get(tensor.name, 0)
-        vector = len(tensor.shape) < 2 or name.endswith("bias")
-        if vector or _OTHER_INPUT.search(name) or _is_further(name, layers):
-            continue
-        if _TABLES.search(name):
-            table = max(table, weights)
-        elif expert := _EXPERT.match(name):
-            experts[expert[1]].add(tensor, weights, expert[2])
-        else:
-            total += weights
-    for group in experts.values():
-        if experts_used is None or not group.numbers:
-            return None
-        total += group.weights * experts_used // len(group.numbers)
-    return total if has_head else total + table
-
-
-class _Experts:
-    """The experts of one layer: their numbers, and their weights together."""
+class _Matmul:
+    """The weights that one token is multiplied with, of which experts await their share."""
 
     def __init__(self) -> None:
-        self.weights = 0
-        self.numbers: set[int] = set()
+        self.dense, self.table, self.has_head = 0, 0, False
+        self.weights: defaultdict[str, int] = defaultdict(int)
+        self.numbers: defaultdict[str, set[int]] = defaultdict(set)
 
-    def add(self, tensor: StoredTensor, weights: int, number: str | None) -> None:
-        self.weights += weights
-        if number is not None:
-            self.numbers.add(int(number))
-        elif len(tensor.shape) > 2:
-            self.numbers.update(range(min(tensor.shape[0], _MOST_COUNTERS)))
+    def add(self, tensor: StoredTensor, role: _Role, weights: int) -> None:
+        self.has_head |= role.head
+        if len(tensor.shape) < 2 or role.apart:
+            return
+        if role.table:
+            self.table = max(self.table, weights)
+        elif role.expert and (expert := _EXPERT.match(tensor.name)):
+            self.weights[expert[1]] += weights
+            if expert[2] is not None:
+                self.numbers[expert[1]].add(int(expert[2]))
+            elif len(tensor.shape) > 2:
+                self.numbers[expert[1]].update(range(min(tensor.shape[0], _MOST_COUNTERS)))
+        else:
+            self.dense += weights
 
-
-def packing_of(quantization: Mapping[str, object] | None) -> Packing:
-    """How weights are packed, from a config's ``quantization_config``; None for none."""
-    if quantization is None:
-        return Packing(quantised=False)
-    method = quantization.get("quant_method")
-    if method in ("awq", "gptq", "gptqmodel", "auto-round", "intel/auto-round"):
-        return _integers(method, "qweight", quantization.get("bits", quantization.get("w_bit")))
-    if method in ("fp8", "fbgemm_fp8"):
-        return Packing(quantised=True)
-    if method == "mxfp4":
-        return Packing(True, {"_blocks": 4})
-    if method == "bitsandbytes":
-        return Packing(True, {"weight": 4 if quantization.get("load_in_4bit") else 8})
-    if (algorithm := quantization.get("quant_algo")) is not None:  # ModelOpt
-        return Packing(True, {"weight": 4} if _packs(algorithm) else {})
-    if method in ("compressed-tensors", "modelopt"):
-        packed = "weight" if method == "modelopt" else "weight_packed"
-        return _integers(method, packed, _bits_of_groups(quantization.get("config_groups")))
-    return Packing(True, unknown=f"quantisation method {show(method)} is not known")
-
-
-def _packs(algorithm: object) -> bool:
-    """Whether ModelOpt packs two weights in a byte, in all layers or in some."""
-    return isinstance(algorithm, str) and ("4" in algorithm or algorithm == "MIXED_PRECISION")
-
-
-def _integers(method: object, name: str, bits: object) -> Packing:
-    if isinstance(bits, bool) or not isinstance(bits, int) or not 1 <= bits <= 8:
-        return Packing(True, unknown=f"of quantisation {show(method)} the bits are {show(bits)}")
-    return Packing(True, {name: bits})
-
-
-def _bits_of_groups(groups: object) -> object:
-    """The bits of a weight, if they are the same in all groups of layers; else what there is."""
-    found: list[object] = []
-    for group in groups.values() if isinstance(groups, Mapping) else ():
-        weights = group.get("weights") if isinstance(group, Mapping) else None
-        bits = weights.get("num_bits") if isinstance(weights, Mapping) else None
-        if bits not in found:
-            found.append(bits)
-    return found[0] if len(found) == 1 else found
+    def total(self, experts_used: int | None) -> int | None:
+        """All of them; None where the experts of a token, or how many there are, are unknown."""
+        routed = 0
+        for place, weights in self.weights.items():
+            if experts_used is None or not self.numbers[place]:
+                return None
+            routed += weights * experts_used // len(self.numbers[place])
+        return self.dense + routed + (0 if self.has_head else self.table)
