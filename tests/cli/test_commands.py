@@ -192,17 +192,41 @@ def test_help_lists_what_can_be_chosen():
 
 
 def test_sigterm_ends_a_replay_and_leaves_nothing(tmp_path):
-    arguments = ["replay", "azure-conv-2023", "--model", "smollm2", "--plan-log", "log"]
+    trace, written = tmp_path / "long.csv", tmp_path / "written"
+    times = (f"2023-11-16 18:{m:02}:{s:02}.0000000,500,500" for m in range(60) for s in range(60))
+    trace.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *times]))
+    written.mkdir()
+    arguments = ["replay", str(trace), "--model", "smollm2", "--plan-log", "log"]
     with subprocess.Popen(
-        [KVHOUSE, *arguments], env=ENVIRONMENT, cwd=tmp_path, stderr=subprocess.PIPE
+        [KVHOUSE, *arguments], env=ENVIRONMENT, cwd=written, stderr=subprocess.PIPE
     ) as process:
-        while not list(tmp_path.iterdir()):
+        while not list(written.iterdir()):
             assert process.poll() is None
             time.sleep(0.02)
         process.terminate()
         process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
-    assert list(tmp_path.iterdir()) == []
+    assert list(written.iterdir()) == []
+
+
+def test_sigterm_is_not_lost_where_python_drops_exceptions():
+    """Within a weak reference's callback, as the import system has them."""
+    script = """
+import os, signal, time, weakref
+from kvhouse.cli import _leave_on_sigterm
+_leave_on_sigterm()
+class Thing: pass
+thing = Thing()
+reference = weakref.ref(thing, lambda _: os.kill(os.getpid(), signal.SIGTERM))
+del thing
+print("dropped", flush=True)
+time.sleep(60)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=50
+    )
+    assert done.stdout == "dropped\n"
+    assert done.returncode == 128 + signal.SIGTERM
 
 
 def test_a_full_disk_is_one_line():

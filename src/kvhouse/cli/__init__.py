@@ -18,6 +18,9 @@ from kvhouse.errors import KvhouseError
 
 INTERRUPTED = 130
 
+#: Seconds after which a SIGTERM that had no effect is raised again.
+TERMINATE_AGAIN = 0.5
+
 app = typer.Typer(
     help="kvhouse, the house for an LLM's KV cache: plan it, replay it, run it, on one core.",
     no_args_is_help=True,
@@ -32,7 +35,7 @@ app.add_typer(demo_app, name="demo")
 
 def main() -> NoReturn:
     """Run the command line; errors become one line on stderr and a non-zero exit."""
-    signal.signal(signal.SIGTERM, _terminate)
+    _leave_on_sigterm()
     for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a character gets "?"
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -59,6 +62,16 @@ def _fail(reason: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-def _terminate(number: int, _: object) -> NoReturn:
-    """Leave as after Ctrl-C, so that nothing half written stays."""
-    raise SystemExit(128 + number)
+def _leave_on_sigterm() -> None:
+    for number in (signal.SIGTERM, signal.SIGALRM):
+        signal.signal(number, _terminate)
+
+
+def _terminate(_number: int, _frame: object) -> NoReturn:
+    """Leave as after Ctrl-C, so that nothing half written stays.
+
+    Python drops an exception that is raised within a weak reference's callback, and every import
+    runs some: hence the second try.
+    """
+    signal.setitimer(signal.ITIMER_REAL, TERMINATE_AGAIN)
+    raise SystemExit(128 + signal.SIGTERM)
