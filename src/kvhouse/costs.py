@@ -8,13 +8,16 @@ the result is a floor, never an estimate of what an engine reaches.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 from kvhouse.core.step import StepPlan
 from kvhouse.devices import Device
+from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
 from kvhouse.spec.model import ModelSpec
+from kvhouse.spec.reach import Reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +26,8 @@ class StepCost:
 
     Attributes:
         weight_bytes: Weights read, once for all rows.
-        kv_read_bytes: Keys and values read.
-        kv_written_bytes: Keys and values written.
+        kv_read_bytes: Keys, values and states read.
+        kv_written_bytes: Keys, values and states written.
         matmul_flops: Products of activations with weights.
         attention_flops: Products of queries with keys and of probabilities with values.
         memory_seconds: All bytes at the device's bandwidth.
@@ -61,21 +64,84 @@ class StepCost:
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
-    """What a step's cost depends on, summed over its rows.
+class _Reading:
+    """Layers of one reach, and what a row of a step reads, writes and computes in them.
 
     Attributes:
-        tokens: Tokens computed.
-        samples: Rows that need logits.
-        context: Tokens whose KV is read: of each row those of earlier steps, once. The step's
-            own are written, and a fused kernel need not read them back.
-        attended: Pairs of a computed token and a token at or before it.
+        reach: Which tokens the layers keep.
+        stride: Tokens for which one entry is kept.
+        entry_bytes: Bytes of an entry in all these layers.
+        pair_flops: FLOPs in all of them for a query token and one token it attends to.
+        other_tokens: Tokens of another input, where the reach is that.
     """
 
-    tokens: int
-    samples: int
-    context: int
-    attended: int
+    reach: Reach
+    stride: int
+    entry_bytes: int
+    pair_flops: int
+    other_tokens: int
+
+    def read_bytes(self, first: int) -> int:
+        """Bytes of earlier steps that a row beginning at ``first`` reads, each of them once.
+
+        The step's own tokens are written, and a fused kernel need not read them back.
+        """
+        if self.reach.kind == "another":
+            return self.other_tokens * self.entry_bytes
+        return (first - self.reach.first(first)) // self.stride * self.entry_bytes
+
+    def written_bytes(self, count: int) -> int:
+        """Bytes that a row of ``count`` tokens must leave behind."""
+        if self.reach.kind == "another":
+            return 0
+        return min(count, self.reach.tokens or count) // self.stride * self.entry_bytes
+
+    def flops(self, first: int, count: int) -> int:
+        """FLOPs of attention for ``count`` tokens from position ``first`` on."""
+        return self.pair_flops * self._pairs(first, count)
+
+    def _pairs(self, first: int, count: int) -> int:
+        """Pairs of a token of the row and one that it attends to, itself included."""
+        if self.reach.kind == "another":
+            return count * self.other_tokens
+        if self.reach.kind == "window":
+            growing = min(count, max(0, self.reach.tokens - first))
+            return _rising(first, growing) + (count - growing) * self.reach.tokens
+        if self.reach.kind == "chunk":
+            return self._within_chunks(first + count) - self._within_chunks(first)
+        return _rising(first, count)
+
+    def _within_chunks(self, tokens: int) -> int:
+        chunks, rest = divmod(tokens, self.reach.tokens)
+        return chunks * _rising(0, self.reach.tokens) + _rising(0, rest)
+
+
+def _flops_for(device: Device, dtype: str) -> tuple[float | None, str]:
+    try:
+        return device.flops_for(dtype)
+    except KvhouseError:
+        return None, "unknown"
+
+
+def _rising(first: int, count: int) -> int:
+    """Pairs of each token from ``first`` on with every token up to and including itself."""
+    return count * first + count * (count + 1) // 2
+
+
+def _readings(spec: ModelSpec, layout: KVLayout) -> list[_Reading]:
+    """The model's layers by reach."""
+    flops: dict[Reach, int] = {}
+    for layer in spec.layers:
+        for part in layer.parts:
+            flops[part.reach] = flops.get(part.reach, 0) + part.attention_flops(1)
+    entries: dict[tuple[Reach, int, int], int] = {}
+    for group in layout.groups:
+        key = (group.reach, group.stride, group.other_tokens)
+        entries[key] = entries.get(key, 0) + group.entry_bytes
+    return [
+        _Reading(reach, stride, entry_bytes, flops.pop(reach, 0), other_tokens)
+        for (reach, stride, other_tokens), entry_bytes in entries.items()
+    ]
 
 
 class Roofline:
@@ -99,7 +165,7 @@ class Roofline:
 
         Raises:
             UnsupportedModel: The model's weights are not known.
-            KvhouseError: Unknown dtype, or no FLOP/s known for it.
+            KvhouseError: Unknown dtype.
         """
         self.spec = spec
         self.layout = layout
@@ -108,25 +174,18 @@ class Roofline:
         # Of a file that mixes types the average width is taken for the matrices.
         self._weights_stored = spec.weight_bytes(weight_dtype)
         #: FLOP/s used, and the dtype that this rate is for: see ``Device.flops_for``.
-        self.flop_rate, self.compute_dtype = device.flops_for(self.weight_dtype)
-        self._kv_token_bytes = layout.bytes_per_token
+        #: None and "unknown" where the device has none; bandwidth alone then makes the floor.
+        self.flop_rate, self.compute_dtype = _flops_for(device, self.weight_dtype)
+        self._readings = _readings(spec, layout)
         # The output projection is needed only for rows that sample. Where it is narrower than the
         # residual stream (OPT-350M), the other rows are counted a little too low: still a floor.
         self._head = spec.vocab_size * spec.hidden_size
         self._parameters, matmul_parameters = spec.counted()
         self._body = matmul_parameters - self._head
-        # Full attention's FLOPs are proportional to the context, so one figure serves.
-        self._attention_flops = sum(layer.attention_flops(1) for layer in spec.layers)
 
     def step(self, plan: StepPlan) -> StepCost:
         """The cost of one planned step; zero for a plan without rows."""
-        tokens = samples = context = attended = 0
-        for row in plan.rows:
-            tokens += row.count
-            samples += row.samples
-            context += row.first
-            attended += _attended(row.first, row.count)
-        return self._cost(_Work(tokens, samples, context, attended))
+        return self._cost([(row.first, row.count, row.samples) for row in plan.rows])
 
     def decode_floor(self, batch: int, context: int) -> StepCost:
         """The cost of ``batch`` rows of one token each.
@@ -135,19 +194,30 @@ class Roofline:
             batch: Requests decoding together.
             context: Tokens that each has in the pool before the step.
         """
-        return self._cost(_Work(batch, batch, batch * context, batch * (context + 1)))
+        return self._cost([(context, 1, True)], batch)
 
     def prefill(self, tokens: int) -> StepCost:
         """The cost of one whole prompt in one step, its first new token sampled."""
-        return self._cost(_Work(tokens, 1, 0, _attended(0, tokens)))
+        return self._cost([(0, tokens, True)])
 
-    def _cost(self, work: _Work) -> StepCost:
-        read_parameters = (self._body + self._head * bool(work.samples)) * bool(work.tokens)
+    def _cost(self, rows: list[tuple[int, int, bool]], times: int = 1) -> StepCost:
+        """The cost of rows of ``(first position, tokens, samples)``, each taken ``times`` times."""
+        tokens = samples = kv_read = kv_written = attention_flops = 0
+        for first, count, sampled in rows:
+            tokens += count
+            samples += sampled
+            for reading in self._readings:
+                kv_read += reading.read_bytes(first)
+                kv_written += reading.written_bytes(count)
+                attention_flops += reading.flops(first, count)
+        # A state is read and written whole, whatever the number of tokens.
+        states = len(rows) * self.layout.slot_bytes
+        kv_read = times * (kv_read + states)
+        kv_written = times * (kv_written + states)
+        attention_flops *= times
+        read_parameters = (self._body + self._head * bool(samples)) * bool(tokens)
         weight_bytes = read_parameters * self._weights_stored // self._parameters
-        kv_read = work.context * self._kv_token_bytes
-        kv_written = work.tokens * self._kv_token_bytes
-        matmul_flops = 2 * (self._body * work.tokens + self._head * work.samples)
-        attention_flops = self._attention_flops * work.attended
+        matmul_flops = 2 * times * (self._body * tokens + self._head * samples)
         return StepCost(
             weight_bytes,
             kv_read,
@@ -155,10 +225,5 @@ class Roofline:
             matmul_flops,
             attention_flops,
             memory_seconds=(weight_bytes + kv_read + kv_written) / self.device.bandwidth,
-            compute_seconds=(matmul_flops + attention_flops) / self.flop_rate,
+            compute_seconds=(matmul_flops + attention_flops) / (self.flop_rate or math.inf),
         )
-
-
-def _attended(first: int, count: int) -> int:
-    """Pairs of each token from ``first`` on with every token up to and including itself."""
-    return count * first + count * (count + 1) // 2

@@ -1,4 +1,4 @@
-"""KV formats: how many bytes a key or value vector takes once it is stored."""
+"""KV formats: how many bytes a key or value vector takes once it is stored, scales included."""
 
 from __future__ import annotations
 
@@ -11,22 +11,36 @@ from kvhouse.errors import KvhouseError
 class KVFormat:
     """A storage format for keys and values.
 
-    ``dtype`` is the element type's full name, the one that configs and torch use.
+    Attributes:
+        name: What the user types.
+        dtype: The element type's full name, the one that configs and torch use.
+        bits: Bits of one element.
+        scale_bytes: Bytes of one scale; 0 for a format without scales.
+        scaled: Elements that share a scale; None where a whole vector does.
     """
 
     name: str
     dtype: str
-    element_bytes: int
+    bits: int
+    scale_bytes: int = 0
+    scaled: int | None = None
 
     def vector_bytes(self, elements: int) -> int:
-        """Bytes of one head's vector of one token."""
-        return elements * self.element_bytes
+        """Bytes of one head's vector of one token, its scales included."""
+        scales = 1 if self.scaled is None else -(-elements // self.scaled)
+        return -(-elements * self.bits // 8) + self.scale_bytes * scales * bool(elements)
 
 
+# A scale is a bfloat16: the range of float32 in two bytes. A vector of one token and head has its
+# own, so that nothing is calibrated and no value is ever clipped; int4 has one for 32 elements,
+# as llama.cpp's q4_0 (18 bytes for 32).
 FORMATS = {
-    "bf16": KVFormat("bf16", "bfloat16", 2),
-    "fp16": KVFormat("fp16", "float16", 2),
-    "fp32": KVFormat("fp32", "float32", 4),
+    "bf16": KVFormat("bf16", "bfloat16", 16),
+    "fp16": KVFormat("fp16", "float16", 16),
+    "fp32": KVFormat("fp32", "float32", 32),
+    "fp8": KVFormat("fp8", "float8_e4m3fn", 8, scale_bytes=2),
+    "int8": KVFormat("int8", "int8", 8, scale_bytes=2),
+    "int4": KVFormat("int4", "int4", 4, scale_bytes=2, scaled=32),
 }
 
 

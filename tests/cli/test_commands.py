@@ -18,7 +18,7 @@ from kvhouse import devices
 from kvhouse.cli.plan import plan_command
 from kvhouse.cli.replay import replay_command
 from kvhouse.cli.run import run_command
-from kvhouse.core.memory import DEFAULT_WATERMARK, POLICIES
+from kvhouse.core.policy import DEFAULT_WATERMARK, POLICIES
 from kvhouse.core.scheduler import SchedulerConfig
 from kvhouse.formats import FORMATS
 from kvhouse.layout import DEFAULT_BLOCK_SIZE
@@ -187,7 +187,7 @@ def test_the_options_have_the_defaults_of_the_python_api():
 def test_help_lists_what_can_be_chosen():
     assert "Catalogue name" in succeed("plan", "--help")
     text = " ".join(succeed("replay", "--help").replace("│", " ").split())
-    for name in (*devices.names(), *FORMATS, *POLICIES, *bundled_names()):
+    for name in ("kvhouse devices", devices.LOCAL, *FORMATS, *POLICIES, *bundled_names()):
         assert name in text
 
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvhouse.core.memory import POLICIES
-from kvhouse.demo.paging import Outcome, PagingDemo, Setting
+from kvhouse.demo.paging import POLICIES, Outcome, PagingDemo, Setting
 from kvhouse.devices import Device
 from kvhouse.engine.load import load_model
 from kvhouse.errors import KvhouseError

@@ -72,7 +72,8 @@ def test_tokens_of_the_step_under_way_count_as_used(make_scheduler):
 
 
 def break_table(scheduler):
-    scheduler.memory.table(0).append(scheduler.memory.table(1)[0])
+    first, second = (scheduler.memory.holding(request).tables[0] for request in (0, 1))
+    first.ids.append(second.ids[0])
 
 
 def break_order(scheduler):

@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvhouse.core.memory import make_memory
+from kvhouse.core.policy import POLICIES, Placement, get_policy
+from kvhouse.core.request import Request
 from kvhouse.core.scheduler import Scheduler, SchedulerConfig
 from kvhouse.errors import KvhouseError
-from kvhouse.layout import KVLayout
+from kvhouse.layout import KVLayout, PoolSize
 from kvhouse.planner import requests_that_fit
 from kvhouse.spec.model import FullAttention, ModelSpec
 
@@ -35,23 +37,28 @@ def pools(draw):
     return layout, layout.blocks_in(budget), tokens, max_length
 
 
-policies = st.sampled_from(["paged", "contiguous"])
+policies = st.sampled_from(POLICIES)
 watermarks = st.sampled_from([0.0, 0.01, 0.05, 0.3, 0.9])
 
 
-@given(pools(), policies, watermarks)
-def test_the_planner_counts_what_the_allocator_admits(pool, policy, watermark):
+@given(pools(), policies, watermarks, st.data())
+def test_the_planner_counts_what_the_allocator_admits(pool, policy, watermark, data):
     layout, blocks, tokens, max_length = pool
+    new = data.draw(st.integers(1, tokens))
     memory = make_memory(policy, layout, blocks, max_length, watermark)
-    admitted = next(n for n in count() if memory.admit(n, tokens, alone=n == 0) is not None)
-    planned = requests_that_fit(layout, blocks, tokens, policy, max_length, watermark)
-    assert planned == admitted
+    requests = (Request(n, tokens - new, new, generated=new) for n in count())
+    admitted = next(r.id for r in requests if memory.admit(r, alone=r.id == 0) is not None)
+    placement = Placement(policy, layout, max_length, max_length)
+    assert requests_that_fit(placement, PoolSize(blocks), tokens, new, watermark) == admitted
 
 
 @given(pools(), policies, watermarks)
 def test_the_planner_counts_what_the_scheduler_runs(pool, policy, watermark):
     layout, blocks, tokens, max_length = pool
-    planned = requests_that_fit(layout, blocks, tokens, policy, max_length, watermark)
+    placement = Placement(policy, layout, max_length, max_length)
+    # A request of one new token is admitted with its prompt, which is one token less.
+    known = tokens if policy == "paged" else tokens + 1
+    planned = requests_that_fit(placement, PoolSize(blocks), known, 1, watermark)
     if planned == 0:  # then the scheduler rejects such a request at submission
         return
     memory = make_memory(policy, layout, blocks, max_length, watermark)
@@ -65,13 +72,13 @@ def test_the_planner_counts_what_the_scheduler_runs(pool, policy, watermark):
 @given(pools(), policies, st.integers(0, 50))
 def test_more_memory_never_fits_fewer(pool, policy, more):
     layout, blocks, tokens, max_length = pool
-    fewer = requests_that_fit(layout, blocks, tokens, policy, max_length)
-    assert requests_that_fit(layout, blocks + more, tokens, policy, max_length) >= fewer
+    placement = Placement(policy, layout, max_length, max_length)
+    fewer = requests_that_fit(placement, PoolSize(blocks), tokens, 1)
+    assert requests_that_fit(placement, PoolSize(blocks + more), tokens, 1) >= fewer
 
 
 def test_unknown_policies_are_refused():
-    spec = ModelSpec("m", "M", (FullAttention(1, 1, 8, 8),), 8, 8, 64, 1, 1, "float16")
     with pytest.raises(
-        KvhouseError, match="unknown policy 'slab': choose one of contiguous, paged"
+        KvhouseError, match="unknown policy 'slab': choose one of contiguous-max, contiguous-pow2"
     ):
-        requests_that_fit(KVLayout.of(spec), 10, 5, "slab", 64)
+        get_policy("slab")

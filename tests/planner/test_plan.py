@@ -21,7 +21,7 @@ def test_bytes_are_exact():
     result = plan("llama-2-7b", CARD, kv_format="fp16", context=1000, max_length=4096)
     assert result.bytes_per_token == TOKEN
     assert result.bytes_per_block == 16 * TOKEN
-    assert result.bytes_per_request == 1000 * TOKEN
+    assert result.numbers.logical == 1000 * TOKEN
     assert result.budget.weights == WEIGHTS
     assert result.budget.kv == int(24 * GIB * 0.9) - WEIGHTS
     assert result.blocks == result.budget.kv // (16 * TOKEN)
@@ -29,14 +29,27 @@ def test_bytes_are_exact():
 
 
 def test_policies_side_by_side():
-    contiguous, paged = plan(
-        "llama-2-7b", CARD, kv_memory=8 * GIB, context=500, max_length=4096, watermark=0.0
+    contiguous, pow2, oracle, paged = plan(
+        "llama-2-7b",
+        CARD,
+        kv_memory=8 * GIB,
+        context=500,
+        new_tokens=200,
+        max_length=4096,
+        watermark=0.0,
     ).fits
     # 8 GiB are 1024 blocks; a reservation takes 256 of them and 500 tokens take 32.
     assert (contiguous.policy, contiguous.requests, contiguous.held_bytes) == (
-        "contiguous",
+        "contiguous-max",
         4,
         2 * GIB,
+    )
+    # 300 tokens of prompt and 256 for the output take 35 blocks.
+    assert (pow2.policy, pow2.requests, pow2.held_bytes) == ("contiguous-pow2", 29, 560 * TOKEN)
+    assert (oracle.policy, oracle.requests, oracle.held_bytes) == (
+        "contiguous-oracle",
+        32,
+        512 * TOKEN,
     )
     assert (paged.policy, paged.requests, paged.held_bytes) == ("paged", 32, 512 * TOKEN)
     assert contiguous.idle_bytes == 8 * GIB - 4 * 500 * TOKEN

@@ -44,8 +44,8 @@ def paging_command(as_json: options.AsJson = False) -> None:
 def _paging(console: Console) -> Outcome:
     """Run the demo's parts and show each as it is done."""
     from kvhouse import devices
-    from kvhouse.core.memory import POLICIES
-    from kvhouse.demo.paging import Outcome, PagingDemo, Setting
+    from kvhouse.core.policy import CONTIGUOUS_MAX, PAGED
+    from kvhouse.demo.paging import POLICIES, Outcome, PagingDemo, Setting
     from kvhouse.views.demo import Agreement, show_agreement, show_gain
     from kvhouse.views.plan import show_plan
     from kvhouse.views.replay import show_results
@@ -75,7 +75,7 @@ def _paging(console: Console) -> Outcome:
         [Agreement(policy, planned[policy], replays[policy], runs[policy]) for policy in POLICIES],
     )
     _head(console, "4. What paging bought", "and where the other bytes went")
-    show_gain(console, runs["contiguous"].result, runs["paged"].result)
+    show_gain(console, runs[CONTIGUOUS_MAX].result, runs[PAGED].result)
     return Outcome(setting, plan, replays, runs)
 
 

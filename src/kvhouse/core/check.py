@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from kvhouse.core.memory import KVMemory
+from kvhouse.core.policy import PAGED
 from kvhouse.core.request import Request, RequestState
 
 if TYPE_CHECKING:
@@ -35,17 +36,28 @@ def _require(holds: bool, rule: str) -> None:
 
 
 def _check_blocks(memory: KVMemory) -> None:
-    held = [block for holder in memory.holders for block in memory.table(holder)]
+    held = [block for holder in memory.holders for block in memory.holding(holder).blocks()]
     free = memory.pool.free_ids()
     _require(
         sorted(held + free) == list(range(memory.total_blocks)),
         "every block is free or in exactly one table",
     )
     _require(len(free) == memory.free_blocks, "the count of free blocks is the number of free ids")
-    if memory.policy == "contiguous":
+    slots = [memory.holding(holder).slot for holder in memory.holders]
+    taken = [slot for slot in slots if slot is not None]
+    _require(
+        sorted(taken + memory.slots.free_ids()) == list(range(memory.size.slots)),
+        "every slot is free or held by one request",
+    )
+    _require(
+        len(taken) == (len(slots) if memory.layout.slot_bytes else 0),
+        "where there is a state, each request has a slot",
+    )
+    if memory.policy != PAGED:
         for holder in memory.holders:
-            steps = {after - before for before, after in pairwise(memory.table(holder))}
-            _require(steps <= {1}, f"the blocks of contiguous request {holder} are consecutive")
+            blocks = sorted(memory.holding(holder).blocks())
+            steps = {after - before for before, after in pairwise(blocks)}
+            _require(steps <= {1}, f"the blocks of contiguous request {holder} are one run")
 
 
 def _check_queues(scheduler: Scheduler) -> None:
@@ -65,14 +77,18 @@ def _check_queues(scheduler: Scheduler) -> None:
 
 
 def _check_running(request: Request, memory: KVMemory) -> None:
-    slots = len(memory.table(request.id)) * memory.layout.block_size
     written = request.computed + request.in_flight
     _require(request.state is RequestState.RUNNING, f"request {request.id} is running")
-    _require(written <= slots, f"request {request.id} writes only into its own blocks")
     _require(written <= request.known, f"request {request.id} computes only known tokens")
     _require(
         request.generated < request.max_new_tokens, f"request {request.id} has tokens to generate"
     )
+    for group, table in zip(memory.layout.groups, memory.holding(request.id).tables, strict=True):
+        oldest = group.first_block(request.computed)
+        _require(
+            table.first <= oldest and group.end_block(written) <= table.end,
+            f"request {request.id} writes and reads only its own blocks",
+        )
 
 
 def _check_ledger(scheduler: Scheduler) -> None:

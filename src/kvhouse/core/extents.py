@@ -12,8 +12,8 @@ class ExtentPool:
     def __init__(self, blocks: int) -> None:
         self.blocks = blocks
         self.free_blocks = blocks
-        self._starts = [0]
-        self._lengths = [blocks]
+        self._starts = [0] if blocks else []
+        self._lengths = [blocks] if blocks else []
 
     def free_runs(self) -> list[tuple[int, int]]:
         """The free runs as ``(first block, number of blocks)``, in ascending order."""
@@ -27,6 +27,8 @@ class ExtentPool:
 
     def take(self, count: int) -> list[int] | None:
         """Take the first run of ``count`` consecutive blocks, or nothing and return None."""
+        if not count:
+            return []
         for index, length in enumerate(self._lengths):
             if length >= count:
                 return self._cut(index, count)
@@ -43,8 +45,10 @@ class ExtentPool:
         return list(range(start, start + count))
 
     def give_back(self, ids: Sequence[int]) -> None:
-        """Free one run that ``take`` gave and join it with the free runs it touches."""
-        start, length = ids[0], len(ids)
+        """Free one run that ``take`` gave, in any order, and join it with those it touches."""
+        if not ids:
+            return
+        start, length = min(ids), len(ids)
         self.free_blocks += length
         after = bisect(self._starts, start)
         if after < len(self._starts) and self._starts[after] == start + length:
@@ -59,5 +63,5 @@ class ExtentPool:
 
     def unusable(self, count: int) -> int:
         """All free blocks where they are enough for ``count`` but no run of them is."""
-        scattered = count <= self.free_blocks and count > max(self._lengths)
+        scattered = 0 < count <= self.free_blocks and count > max(self._lengths)
         return self.free_blocks if scattered else 0

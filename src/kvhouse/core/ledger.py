@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-from kvhouse.core.memory import KVMemory
+from kvhouse.core.memory import GroupTable, KVMemory
 from kvhouse.core.request import Request
+from kvhouse.layout import LayerGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +18,11 @@ class Ledger:
 
     Attributes:
         total: The pool.
-        used: Slots whose keys and values are computed, the step under way included.
-        reserved: Held slots that their request may still fill.
-        internal: Held slots that their request can never fill: tails of blocks and reservations.
+        used: What layers still need of computed tokens, the step under way included, and states.
+        reserved: Held space that its request may still fill.
+        internal: Held space that its request can never fill, or has filled with tokens that no
+            layer needs any more: tails of blocks and reservations, padding, what has passed out
+            of a window.
         external: Free and enough for the request at the head of the queue, but in runs too
             short for it: external fragmentation.
         free: Free otherwise.
@@ -45,25 +48,43 @@ def account(memory: KVMemory, running: Iterable[Request], head: Request | None) 
     """Account for every byte of ``memory``.
 
     Args:
-        memory: The pool and its block tables.
-        running: The requests that hold blocks.
+        memory: The pool and what requests hold of it.
+        running: The requests that hold memory.
         head: The request at the head of the waiting queue, if there is one.
     """
-    used = reserved = internal = 0
+    layout = memory.layout
+    used = reserved = 0
     for request in running:
-        slots = len(memory.table(request.id)) * memory.layout.block_size
-        written = request.computed + request.in_flight
-        fillable = min(slots, request.most_slots)
-        used += written
-        reserved += fillable - written
-        internal += slots - fillable
-    unusable = memory.pool.unusable(memory.blocks_to_admit(head.known)) if head else 0
-    token_bytes, block_bytes = memory.layout.bytes_per_token, memory.layout.block_bytes
+        tables = memory.holding(request.id).tables
+        used += layout.slot_bytes
+        for group, table in zip(layout.groups, tables, strict=True):
+            filled, fillable = _split(group, table, request)
+            used += filled
+            reserved += fillable
+    unusable = memory.pool.unusable(memory.blocks_to_admit(head)) if head else 0
+    total, free = memory.total_bytes, _free_bytes(memory)
+    external = unusable * layout.block_bytes
     return Ledger(
-        total=memory.total_bytes,
-        used=used * token_bytes,
-        reserved=reserved * token_bytes,
-        internal=internal * token_bytes,
-        external=unusable * block_bytes,
-        free=(memory.free_blocks - unusable) * block_bytes,
+        total=total,
+        used=used,
+        reserved=reserved,
+        internal=total - free - used - reserved,
+        external=external,
+        free=free - external,
     )
+
+
+def _free_bytes(memory: KVMemory) -> int:
+    layout = memory.layout
+    return memory.free_blocks * layout.block_bytes + memory.slots.free_blocks * layout.slot_bytes
+
+
+def _split(group: LayerGroup, table: GroupTable, request: Request) -> tuple[int, int]:
+    """Bytes of a table that hold what is needed, and those that may come to hold it."""
+    if group.reach.kind == "another":
+        return group.bytes_of(group.other_tokens), 0
+    written = request.computed + request.in_flight
+    oldest = group.reach.first(request.computed)
+    end = min(table.end * group.block_size, request.most_slots)
+    filled = group.bytes_of(written) - group.bytes_of(oldest)
+    return filled, group.bytes_of(end) - group.bytes_of(written)

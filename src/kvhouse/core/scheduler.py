@@ -177,13 +177,14 @@ class Scheduler:
                 f"{prompt:,} prompt + {new:,} new tokens exceed the maximum length of "
                 f"{self.config.max_length:,} tokens: shorten the request or raise max_length"
             )
-        needed = self.memory.blocks_to_admit(request.most_slots)
+        needed = self.memory.most_blocks(request)
         if needed > self.memory.total_blocks:
             block_bytes = self.memory.layout.block_bytes
             raise RequestRejected(
                 f"{prompt:,} prompt + {new:,} new tokens need {needed * block_bytes:,} bytes of KV "
                 f"({needed:,} blocks, {self.memory.policy}), the pool has "
-                f"{self.memory.total_bytes:,} bytes ({self.memory.total_blocks:,} blocks)"
+                f"{self.memory.total_blocks * block_bytes:,} bytes "
+                f"({self.memory.total_blocks:,} blocks)"
             )
 
     def _continue_running(self, budget: int, preempted: list[int]) -> int:
@@ -192,7 +193,7 @@ class Scheduler:
         while position < len(self.running) and budget:
             request = self.running[position]
             count = min(request.remaining, budget)
-            while not self.memory.grow(request.id, request.computed + count):
+            while not self.memory.grow(request, request.computed + count):
                 victim = self.running[-1]
                 self._preempt(victim)
                 preempted.append(victim.id)
@@ -217,7 +218,7 @@ class Scheduler:
         admitted: list[int] = []
         while self.waiting and budget and len(self.running) < self.config.max_running:
             head = self.waiting[0]
-            self.refusal = self.memory.admit(head.id, head.known, alone=not self.running)
+            self.refusal = self.memory.admit(head, alone=not self.running)
             if self.refusal is not None:
                 break
             self.running.append(self.waiting.popleft())
@@ -229,15 +230,28 @@ class Scheduler:
 
     def _row(self, request: Request) -> Row:
         end = request.computed + request.in_flight
-        tables = self.memory.tables(request.id, end)
-        samples = end == request.known
-        return Row(request.id, request.computed, request.in_flight, samples, tables)
+        holding = self.memory.holding(request.id)
+        return Row(
+            request.id,
+            request.computed,
+            request.in_flight,
+            samples=end == request.known,
+            tables=self.memory.tables(request.id, end),
+            starts=tuple(table.first for table in holding.tables),
+            slot=holding.slot,
+        )
 
     def _sealed_by(self, row: Row) -> list[int]:
-        """The blocks whose last slot this row writes."""
-        size = self.memory.layout.block_size
-        whole = slice(row.first // size, (row.first + row.count) // size)
-        return [block for table in row.tables for block in table[whole]]
+        """The blocks whose last token this row writes."""
+        sealed: list[int] = []
+        for group, start, table in zip(
+            self.memory.layout.groups, row.starts, row.tables, strict=True
+        ):
+            if group.reach.kind != "another":
+                first = row.first // group.block_size - start
+                end = (row.first + row.count) // group.block_size - start
+                sealed.extend(table[first:end])
+        return sealed
 
     def _retire(self, finished: list[Request]) -> None:
         for request in finished:

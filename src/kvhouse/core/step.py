@@ -18,8 +18,11 @@ class Row:
         first: Position of the first token, counted from 0.
         count: Number of tokens; 1 for a decoding request.
         samples: Whether the last token's logits give a new token.
-        tables: For each layer group, the request's block table: block ``i`` holds the positions
-            from ``i * block_size`` on.
+        tables: For each layer group, the request's block table. Entry ``i`` holds the positions
+            from ``(start + i) * block_size`` on, by the group's own start and block size.
+        starts: For each layer group, the index of the table's first entry: more than 0 where
+            blocks before it have passed out of the layers' reach.
+        slot: Where the request's state lies; None where there is none.
     """
 
     request: int
@@ -27,6 +30,8 @@ class Row:
     count: int
     samples: bool
     tables: tuple[BlockTable, ...]
+    starts: tuple[int, ...] = (0,)
+    slot: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

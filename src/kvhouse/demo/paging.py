@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from kvhouse import spec
-from kvhouse.core.memory import POLICIES
+from kvhouse.core.policy import CONTIGUOUS_MAX, PAGED
 from kvhouse.core.scheduler import SchedulerConfig
 from kvhouse.costs import Roofline
 from kvhouse.devices import Device
@@ -22,6 +22,9 @@ from kvhouse.replayer.logged import LoggedDrive, PlanFingerprint
 
 if TYPE_CHECKING:
     from kvhouse.engine.load import LoadedModel
+
+#: The policies that are compared, the older way first.
+POLICIES = (CONTIGUOUS_MAX, PAGED)
 
 #: A label and a number of items in; a context whose value is called once for each item.
 Progress = Callable[[str, int], AbstractContextManager[Callable[[object], None]]]
@@ -68,19 +71,13 @@ class PagingDemo:
         reserved = self.layout.blocks_for(setting.max_length) * self.layout.block_bytes
         self.kv_memory = setting.reservations * reserved
 
-    @property
-    def mean_tokens(self) -> int:
-        """Mean length of a request, prompt and output, rounded up."""
-        total = sum(r.prompt_tokens + r.output_tokens for r in self.trace.requests)
-        return -(-total // len(self.trace.requests))
-
     def plan(self, device: Device) -> Plan:
         """Size the pool for requests of the mean length."""
         return plan(
             self.spec,
             device,
             kv_memory=self.kv_memory,
-            context=self.mean_tokens,
+            context=self.trace.mean_tokens,
             max_length=self.setting.max_length,
             kv_format=self.setting.kv_format,
             weight_dtype=self.setting.dtype,

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvhouse.core.check import check
-from kvhouse.core.memory import DEFAULT_WATERMARK, make_memory
+from kvhouse.core.memory import make_memory
+from kvhouse.core.policy import DEFAULT_WATERMARK
 from kvhouse.core.scheduler import (
     DEFAULT_MAX_RUNNING,
     DEFAULT_TOKEN_BUDGET,
@@ -37,7 +38,7 @@ class EngineConfig:
     Attributes:
         kv_memory: Budget for KV in bytes; the pool takes the whole blocks in it.
         kv_format: Format of keys and values in the pool.
-        policy: ``paged`` or ``contiguous``.
+        policy: One of ``core.policy.POLICIES``, or ``contiguous``.
         block_size: Tokens in a block.
         max_length: Longest request, prompt and output, in tokens; None for the model's own.
         token_budget: Most tokens computed in one step.
@@ -84,7 +85,14 @@ class Engine:
         limits = config.limits(spec)
         layout = KVLayout.of(spec, config.kv_format, config.block_size)
         blocks = layout.blocks_in(config.kv_memory)
-        memory = make_memory(config.policy, layout, blocks, limits.max_length, config.watermark)
+        memory = make_memory(
+            config.policy,
+            layout,
+            blocks,
+            limits.max_length,
+            config.watermark,
+            in_flight=limits.token_budget,
+        )
         self.spec = spec
         self.config = config
         self.tokenizer = loaded.tokenizer

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import torch
 
-from kvhouse.errors import KvhouseError
+from kvhouse.errors import KvhouseError, UnsupportedModel
 from kvhouse.layout import KVLayout
+from kvhouse.spec.layers import describe
 
 _MEMINFO = Path("/proc/meminfo")
 
@@ -27,10 +28,12 @@ class KVTensors:
         blocks: Blocks in the pool.
 
     Raises:
-        KvhouseError: The machine has not that much memory free.
+        UnsupportedModel: Layers do not all keep every token, or states have to be kept.
+        KvhouseError: A format that has scales, or the machine has not that much memory free.
     """
 
     def __init__(self, layout: KVLayout, blocks: int) -> None:
+        _refuse_what_has_no_tensors(layout)
         (group,) = layout.groups
         self.layout = layout
         self.blocks = blocks
@@ -69,6 +72,21 @@ class KVTensors:
         shape = (self.blocks, self.layout.block_size)
         keys, values = self.slots(layer)
         return keys.view(*shape, *keys.shape[1:]), values.view(*shape, *values.shape[1:])
+
+
+def _refuse_what_has_no_tensors(layout: KVLayout) -> None:
+    if layout.several_kinds:
+        kinds = {describe(layer): None for group in layout.groups for layer in group.layers}
+        states = ["state"] if layout.slot_bytes else []
+        raise UnsupportedModel(
+            "the engine holds full attention only, and this model has layers of several kinds: "
+            + ", ".join([*kinds, *states])
+        )
+    if layout.format.scale_bytes:
+        raise KvhouseError(
+            f"KV format {layout.format.name}: the engine stores formats without scales only; "
+            "plan and replay take it"
+        )
 
 
 def _allocate(size: int, dtype: torch.dtype) -> torch.Tensor:

@@ -89,7 +89,7 @@ def run_trace(
         KvhouseError: The pool cannot be built as described, the memory is not there, or the model
             gave no usable output for a request.
     """
-    kv = KVTensors(scenario.layout, scenario.blocks)
+    kv = KVTensors(scenario.layout, scenario.pool.blocks)
     executor = TorchExecutor.on(kv, loaded, scenario.config.max_length)
     prompts = np.random.default_rng(seed)
 

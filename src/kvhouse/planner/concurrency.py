@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-from kvhouse.core.memory import DEFAULT_WATERMARK, POLICIES, watermark_blocks
-from kvhouse.errors import KvhouseError
-from kvhouse.layout import KVLayout
+from kvhouse.core.policy import DEFAULT_WATERMARK, Placement
+from kvhouse.layout import PoolSize
 
 
 def requests_that_fit(
-    layout: KVLayout,
-    blocks: int,
+    placement: Placement,
+    size: PoolSize,
     tokens: int,
-    policy: str,
-    max_length: int,
+    new_tokens: int,
     watermark: float = DEFAULT_WATERMARK,
 ) -> int:
     """Requests of ``tokens`` known tokens each that are admitted before the first refusal.
 
     Args:
-        layout: Tokens and bytes of a block.
-        blocks: Blocks in the pool.
+        placement: The policy, the layout and the limits.
+        size: The pool.
         tokens: Tokens that each request holds.
-        policy: ``paged`` or ``contiguous``.
-        max_length: What ``contiguous`` reserves for each request, in tokens.
+        new_tokens: How many of them it generated; what ``contiguous-pow2`` rounds up.
         watermark: Share of the pool that ``paged`` keeps free; it does not bind the first.
 
     Raises:
-        KvhouseError: No such policy.
+        KvhouseError: The watermark is out of range.
     """
-    if policy == "contiguous":
-        return blocks // layout.blocks_for(max_length)
-    if policy == "paged":
-        needed = layout.blocks_for(tokens)
-        beside_others = (blocks - watermark_blocks(blocks, watermark)) // needed
-        return max(beside_others, int(needed <= blocks))
-    raise KvhouseError(f"unknown policy {policy!r}: choose one of {', '.join(POLICIES)}")
+    needed = placement.blocks_to_admit(tokens, tokens - new_tokens, new_tokens)
+    by_slots = size.slots if placement.layout.slot_bytes else None
+    if not needed:
+        return by_slots or 0
+    beside_others = (size.blocks - placement.held_back(size.blocks, watermark)) // needed
+    by_blocks = max(beside_others, int(needed <= size.blocks))
+    return by_blocks if by_slots is None else min(by_blocks, by_slots)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from bisect import bisect_left
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from kvhouse import devices, spec
-from kvhouse.core.memory import DEFAULT_WATERMARK, POLICIES
+from kvhouse.core.policy import CONTIGUOUS_MAX, DEFAULT_WATERMARK, PAGED
+from kvhouse.core.scheduler import DEFAULT_TOKEN_BUDGET
 from kvhouse.costs import Roofline
 from kvhouse.devices import Device
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import DEFAULT_BLOCK_SIZE, KVLayout
 from kvhouse.planner.budget import DEFAULT_UTILIZATION, Budget, kv_budget
-from kvhouse.planner.concurrency import requests_that_fit
+from kvhouse.planner.fit import Fit, Shape, fits
+from kvhouse.planner.numbers import KindBytes, Numbers, kinds, numbers
+from kvhouse.planner.speed import Speed, compute_bound_batch, compute_bound_prompt, decode_speed
 from kvhouse.spec.model import ModelSpec
 
 #: Context that a plan is made for when none is given, unless the model's own limit is lower.
@@ -21,66 +25,33 @@ DEFAULT_CONTEXT = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
-    """What a placement policy makes of the pool, for identical requests.
-
-    Attributes:
-        policy: ``paged`` or ``contiguous``.
-        requests: Admitted by memory before its first refusal. Exact: the allocator's own number.
-        held_bytes: Bytes that one request holds.
-        token_bytes: Bytes of them that its tokens fill.
-        idle_bytes: Pool bytes that hold no token once these requests are in.
-    """
-
-    policy: str
-    requests: int
-    held_bytes: int
-    token_bytes: int
-    idle_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Speed:
-    """The floor of one decode step. A bound by the device's figures, not a forecast.
-
-    Attributes:
-        batch: Requests that each get one token.
-        kv_bytes: Keys and values read.
-        weight_bytes: Weights read.
-        kv_seconds: Time to read the keys and values alone.
-        seconds: Time of the step: all bytes or all FLOPs, whichever takes longer.
-        kv_tokens_per_second: Ceiling by the keys and values alone.
-        tokens_per_second: Ceiling of the whole step.
-        bound: ``bandwidth`` or ``compute``.
-    """
-
-    batch: int
-    kv_bytes: int
-    weight_bytes: int
-    kv_seconds: float
-    seconds: float
-    kv_tokens_per_second: float
-    tokens_per_second: float
-    bound: str
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """The answer of ``plan``; bytes are exact, speeds are floors of the roofline.
 
     Attributes:
-        device_basis: ``datasheet`` or ``measured``.
+        device_basis: ``datasheet``, ``measured``, or ``given`` for the user's own figures.
         weight_dtype: How the weights are stored, ``as stored`` for a file that mixes types.
-        compute_dtype: The dtype whose FLOP/s the floors take; float32 where the device has no
-            figure for the weights' own.
+        compute_dtype: The dtype whose FLOP/s the floors take: a wider one where the device has no
+            figure for the weights' own, ``unknown`` where it has none, and floors then count
+            bandwidth alone.
         context: Tokens that each request holds.
-        max_length: Longest request allowed; what ``contiguous`` reserves.
-        bytes_per_request: KV of ``context`` tokens, block rounding not counted.
+        new_tokens: How many of them it generated; what ``contiguous-pow2`` rounds up.
+        max_length: Longest request allowed; what ``contiguous-max`` reserves.
+        token_budget: The most tokens that one step computes for a request.
+        bytes_per_token: What one more token takes while no layer lets an old one go.
+        kinds: What each kind of layer keeps of a request of ``context`` tokens.
+        numbers: One request of ``context`` tokens by three rules.
+        slots: Places for a request's state in the pool; 0 where there is none.
         crossover_batch: Requests at ``context`` from which their KV outweighs the weights.
-        fits: One for each placement policy.
-        speeds: Decode floors at batch 1 and at each policy's number of requests.
+        crossover_length: Tokens from which the KV of one request does; None within ``max_length``.
+        fits: One for each placement policy, at ``context`` tokens.
+        fits_at_max_length: The same at ``max_length``.
+        speeds: Decode floors at batch 1, and at the requests of ``contiguous-max`` and ``paged``.
+        compute_bound_batch: Requests at ``context`` from which decode is bound by compute; None
+            where it never is.
         prefill_seconds: Floor of one prompt of ``context`` tokens in one step.
         prefill_bound: ``bandwidth`` or ``compute``.
+        compute_bound_prompt: Tokens from which a prefill is bound by compute.
     """
 
     model: str
@@ -93,19 +64,27 @@ class Plan:
     kv_format: str
     block_size: int
     context: int
+    new_tokens: int
     max_length: int
+    token_budget: int
     watermark: float
     budget: Budget
     bytes_per_token: int
     bytes_per_block: int
-    bytes_per_request: int
+    kinds: tuple[KindBytes, ...]
+    numbers: Numbers
     blocks: int
+    slots: int
     pool_bytes: int
     crossover_batch: int
+    crossover_length: int | None
     fits: tuple[Fit, ...]
+    fits_at_max_length: tuple[Fit, ...]
     speeds: tuple[Speed, ...]
+    compute_bound_batch: int | None
     prefill_seconds: float
     prefill_bound: str
+    compute_bound_prompt: int | None
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain values with stable keys; docs/json.md describes them."""
@@ -118,10 +97,12 @@ def plan(
     *,
     kv_memory: int | None = None,
     context: int | None = None,
+    new_tokens: int | None = None,
     max_length: int | None = None,
     kv_format: str = "bf16",
     weight_dtype: str | None = None,
     block_size: int = DEFAULT_BLOCK_SIZE,
+    token_budget: int = DEFAULT_TOKEN_BUDGET,
     watermark: float = DEFAULT_WATERMARK,
     utilization: float = DEFAULT_UTILIZATION,
 ) -> Plan:
@@ -132,10 +113,12 @@ def plan(
         device: A device's name or figures.
         kv_memory: Bytes for keys and values; by default what reserve and weights leave.
         context: Tokens that each request holds; by default 4096, or ``max_length`` if lower.
+        new_tokens: How many of them are output; by default a quarter.
         max_length: Longest request allowed; by default the model's own limit.
         kv_format: How keys and values are stored.
         weight_dtype: How the weights are stored; by default as published.
         block_size: Tokens per block.
+        token_budget: The most tokens computed in one step; what windows need room for.
         watermark: Share of the pool that paged admissions keep free.
         utilization: Share of the device's memory that the engine may use.
 
@@ -146,20 +129,21 @@ def plan(
     device = device if isinstance(device, Device) else devices.get(device)
     max_length = model.length_limit(max_length)
     context = min(DEFAULT_CONTEXT, max_length) if context is None else context
-    if not 1 <= context <= max_length:
-        raise KvhouseError(f"context {context}: must lie between 1 and max_length {max_length}")
+    new_tokens = max(1, context // 4) if new_tokens is None else new_tokens
+    _check_lengths(context, new_tokens, max_length, token_budget)
     layout = KVLayout.of(model, kv_format, block_size)
     budget = kv_budget(model, device, weight_dtype, utilization, kv_memory)
-    blocks = layout.blocks_in(budget.kv)
+    pool = layout.pool_in(budget.kv, context, token_budget)
     if budget.given:
-        layout.require_blocks(blocks)
-    fits = tuple(
-        _fit(policy, layout, blocks, context, max_length, watermark) for policy in POLICIES
-    )
+        layout.require(pool)
+    shape = Shape(context, new_tokens, max_length, token_budget, watermark)
+    at_context = fits(model, layout, pool, shape)
+    by_kind = kinds(model, layout, context, max_length)
+    three = numbers(layout, by_kind, context, token_budget)
     roofline = Roofline(model, layout, device, weight_dtype)
-    batches = sorted({1, *(fit.requests for fit in fits)} - {0}) if blocks else []
+    shown = {fit.requests for fit in at_context if fit.policy in (CONTIGUOUS_MAX, PAGED)}
+    batches = sorted({1, *shown} - {0}) if budget.kv else []
     prefill = roofline.prefill(context)
-    request_bytes = context * layout.bytes_per_token
     return Plan(
         model=model.name,
         architecture=model.architecture,
@@ -171,20 +155,37 @@ def plan(
         kv_format=kv_format,
         block_size=block_size,
         context=context,
+        new_tokens=new_tokens,
         max_length=max_length,
+        token_budget=token_budget,
         watermark=watermark,
         budget=budget,
         bytes_per_token=layout.bytes_per_token,
         bytes_per_block=layout.block_bytes,
-        bytes_per_request=request_bytes,
-        blocks=blocks,
-        pool_bytes=blocks * layout.block_bytes,
-        crossover_batch=budget.weights // request_bytes + 1,
-        fits=fits,
-        speeds=tuple(_speed(roofline, device, batch, context) for batch in batches),
+        kinds=by_kind,
+        numbers=three,
+        blocks=pool.blocks,
+        slots=pool.slots,
+        pool_bytes=layout.pool_bytes(pool),
+        crossover_batch=budget.weights // three.logical + 1,
+        crossover_length=_crossover_length(model, layout, budget.weights, max_length),
+        fits=at_context,
+        fits_at_max_length=fits(model, layout, pool, replace(shape, tokens=max_length)),
+        speeds=tuple(decode_speed(roofline, batch, context) for batch in batches),
+        compute_bound_batch=compute_bound_batch(roofline, context),
         prefill_seconds=prefill.seconds,
         prefill_bound=prefill.bound,
+        compute_bound_prompt=compute_bound_prompt(roofline),
     )
+
+
+def _check_lengths(context: int, new_tokens: int, max_length: int, token_budget: int) -> None:
+    if not 1 <= context <= max_length:
+        raise KvhouseError(f"context {context}: must lie between 1 and max_length {max_length}")
+    if not 1 <= new_tokens <= context:
+        raise KvhouseError(f"new_tokens {new_tokens}: must lie between 1 and context {context}")
+    if token_budget < 1:
+        raise KvhouseError(f"token_budget {token_budget}: must be at least 1")
 
 
 def _stored(model: ModelSpec, weight_dtype: str | None) -> str:
@@ -193,31 +194,14 @@ def _stored(model: ModelSpec, weight_dtype: str | None) -> str:
     return weight_dtype or model.dtype
 
 
-def _fit(
-    policy: str, layout: KVLayout, blocks: int, context: int, max_length: int, watermark: float
-) -> Fit:
-    requests = requests_that_fit(layout, blocks, context, policy, max_length, watermark)
-    held = layout.blocks_for(max_length if policy == "contiguous" else context)
-    token_bytes = context * layout.bytes_per_token
-    return Fit(
-        policy=policy,
-        requests=requests,
-        held_bytes=held * layout.block_bytes,
-        token_bytes=token_bytes,
-        idle_bytes=blocks * layout.block_bytes - requests * token_bytes,
-    )
+def _crossover_length(
+    model: ModelSpec, layout: KVLayout, weights: int, max_length: int
+) -> int | None:
+    """The shortest request whose KV outweighs the weights; what is kept never falls."""
 
+    def outweighs(tokens: int) -> bool:
+        return model.kv_bytes(tokens, layout.format, dtype=layout.dtype) > weights
 
-def _speed(roofline: Roofline, device: Device, batch: int, context: int) -> Speed:
-    cost = roofline.decode_floor(batch, context)
-    kv_seconds = cost.kv_read_bytes / device.bandwidth
-    return Speed(
-        batch=batch,
-        kv_bytes=cost.kv_read_bytes,
-        weight_bytes=cost.weight_bytes,
-        kv_seconds=kv_seconds,
-        seconds=cost.seconds,
-        kv_tokens_per_second=batch / kv_seconds,
-        tokens_per_second=batch / cost.seconds,
-        bound=cost.bound,
-    )
+    if not outweighs(max_length):
+        return None
+    return bisect_left(range(1, max_length), True, key=outweighs) + 1

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kvhouse import devices, spec
-from kvhouse.core.memory import DEFAULT_WATERMARK
+from kvhouse.core.policy import DEFAULT_WATERMARK
 from kvhouse.core.scheduler import DEFAULT_MAX_RUNNING, DEFAULT_TOKEN_BUDGET, SchedulerConfig
 from kvhouse.core.step import StepPlan
 from kvhouse.costs import Roofline
@@ -49,12 +49,13 @@ def replay(
         device: A device's name or figures.
         kv_memory: Bytes for keys and values; by default what the device has left after reserve
             and weights. The pool is the whole blocks in it.
-        policy: ``paged`` or ``contiguous``.
+        policy: ``paged``, ``contiguous-max`` (or ``contiguous``), ``contiguous-pow2`` or
+            ``contiguous-oracle``.
         kv_format: How keys and values are stored.
         weight_dtype: How the weights are stored; by default as published.
         block_size: Tokens per block.
-        max_length: Longest request allowed, and what ``contiguous`` reserves for each; by default
-            the model's own limit.
+        max_length: Longest request allowed, and what ``contiguous-max`` reserves for each; by
+            default the model's own limit.
         token_budget: Most tokens computed in one step.
         max_running: Most requests that hold memory at once.
         watermark: Share of the pool that paged admissions keep free.

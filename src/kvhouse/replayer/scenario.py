@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kvhouse.core.memory import DEFAULT_WATERMARK, make_memory
+from kvhouse.core.memory import make_memory
+from kvhouse.core.policy import DEFAULT_WATERMARK
 from kvhouse.core.request import Request
 from kvhouse.core.scheduler import Scheduler, SchedulerConfig
 from kvhouse.core.step import Executor, StepPlan
-from kvhouse.layout import KVLayout
+from kvhouse.layout import KVLayout, PoolSize
 from kvhouse.replayer.arrivals import Arrivals, TimedArrivals, backlog
 from kvhouse.replayer.drive import RequestRecord, drive
 from kvhouse.replayer.results import ReplayResult, summarise
@@ -27,8 +28,9 @@ class Scenario:
     Attributes:
         trace: The traffic.
         layout: How keys and values lie in blocks.
-        policy: ``paged`` or ``contiguous``.
-        kv_memory: Bytes for keys and values; the pool is the whole blocks in it.
+        policy: One of ``core.policy.POLICIES``, or ``contiguous``.
+        kv_memory: Bytes for keys and values; the pool is the whole blocks in it. Where requests
+            have a state too, as many slots as requests of the trace's mean length would fill.
         config: The scheduler's limits.
         watermark: Share of the pool that paged admissions keep free.
         arrivals: When requests arrive: at their times in the trace, or as a ``backlog``.
@@ -43,9 +45,10 @@ class Scenario:
     arrivals: Callable[[Iterable[TraceRequest]], Arrivals] = TimedArrivals
 
     @property
-    def blocks(self) -> int:
-        """Blocks in the pool."""
-        return self.layout.blocks_in(self.kv_memory)
+    def pool(self) -> PoolSize:
+        """The pool's blocks and slots."""
+        length = self.trace.mean_tokens
+        return self.layout.pool_in(self.kv_memory, length, self.config.token_budget)
 
     def to_dict(self) -> dict[str, Any]:
         """The traffic and the limits as plain values, to stand beside the figures."""
@@ -73,7 +76,12 @@ class Scenario:
             KvhouseError: The pool cannot be built as described.
         """
         memory = make_memory(
-            self.policy, self.layout, self.blocks, self.config.max_length, self.watermark
+            self.policy,
+            self.layout,
+            self.pool,
+            self.config.max_length,
+            self.watermark,
+            in_flight=self.config.token_budget,
         )
         log = drive(
             Scheduler(memory, self.config),

@@ -56,6 +56,12 @@ class Trace:
     max_length: int | None = None
     cut: int = 0
 
+    @property
+    def mean_tokens(self) -> int:
+        """Mean length of a request, prompt and output, rounded up; 1 for a trace without any."""
+        total = sum(request.prompt_tokens + request.output_tokens for request in self.requests)
+        return -(-total // len(self.requests)) if self.requests else 1
+
 
 def bundled_names() -> tuple[str, ...]:
     """Names of the traces that come with kvhouse."""

@@ -14,6 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+from kvhouse.spec.reach import ALL, Reach
+
 #: Bytes of one element of a tensor that is not in the KV format, by the dtype's usual name.
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int64": 8}
 
@@ -61,8 +63,21 @@ class Layer:
     __slots__ = ()
     kind: ClassVar[str] = "no KV"
     what: ClassVar[str] = "keeps nothing of a request"
-    #: Whether the tokens are those of another input, an encoder's output or an image.
-    across: ClassVar[bool] = False
+
+    @property
+    def stride(self) -> int:
+        """Tokens for which one entry is kept; more than 1 where entries are compressed."""
+        return 1
+
+    @property
+    def reach(self) -> Reach:
+        """Which tokens are kept; of a layer without vectors it says nothing."""
+        return ALL
+
+    @property
+    def across(self) -> bool:
+        """Whether the tokens are those of another input, an encoder's output or an image."""
+        return self.reach.kind == "another"
 
     @property
     def parts(self) -> tuple[Layer, ...]:
@@ -149,6 +164,11 @@ class SlidingAttention(FullAttention):
     kind: ClassVar[str] = "sliding window"
     what: ClassVar[str] = "keeps only the last tokens, a window"
 
+    @property
+    def reach(self) -> Reach:
+        """The window."""
+        return Reach("window", self.window)
+
     def kept_tokens(self, tokens: int) -> int:
         """The last ``window`` tokens."""
         return min(tokens, self.window)
@@ -162,6 +182,11 @@ class ChunkedAttention(FullAttention):
     kind: ClassVar[str] = "chunked attention"
     what: ClassVar[str] = "keeps only the tokens of one chunk"
 
+    @property
+    def reach(self) -> Reach:
+        """The chunk."""
+        return Reach("chunk", self.chunk)
+
     def kept_tokens(self, tokens: int) -> int:
         """At most one full chunk."""
         return min(tokens, self.chunk)
@@ -173,7 +198,11 @@ class CrossAttention(FullAttention):
 
     kind: ClassVar[str] = "cross attention"
     what: ClassVar[str] = "keeps the KV of another input"
-    across: ClassVar[bool] = True
+
+    @property
+    def reach(self) -> Reach:
+        """The other input."""
+        return Reach("another")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +224,11 @@ class LatentAttention(Layer):
     def vectors(self) -> tuple[tuple[int, int], ...]:
         """The latent and the rotary part of the key, side by side."""
         return ((1, self.rank), (1, self.rope_dim))
+
+    @property
+    def reach(self) -> Reach:
+        """Every token, or the window."""
+        return ALL if self.window is None else Reach("window", self.window)
 
     def kept_tokens(self, tokens: int) -> int:
         """Every token, or the last ``window``."""

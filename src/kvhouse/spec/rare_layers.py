@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kvhouse.spec.layers import Layer, Tensor
+from kvhouse.spec.reach import ALL, Reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,11 @@ class SharedVector(Layer):
     def vectors(self) -> tuple[tuple[int, int], ...]:
         """The vector."""
         return ((1, self.dim),)
+
+    @property
+    def reach(self) -> Reach:
+        """The window."""
+        return Reach("window", self.window)
 
     def kept_tokens(self, tokens: int) -> int:
         """The last ``window`` tokens."""
@@ -46,6 +52,11 @@ class CompressedEntries(Layer):
         """The entry."""
         return ((1, self.dim),)
 
+    @property
+    def stride(self) -> int:
+        """Tokens to an entry."""
+        return self.ratio
+
     def kept_tokens(self, tokens: int) -> int:
         """Entries that are complete."""
         return tokens // self.ratio
@@ -64,6 +75,11 @@ class PendingTokens(Layer):
     def vectors(self) -> tuple[tuple[int, int], ...]:
         """The vector to be compressed and its gate."""
         return ((2, self.dim),)
+
+    @property
+    def reach(self) -> Reach:
+        """Fewer tokens than make an entry."""
+        return Reach("fixed", self.ratio - 1)
 
     def kept_tokens(self, tokens: int) -> int:
         """One fewer than make an entry, at most."""
@@ -89,6 +105,11 @@ class PreviousGroup(Layer):
         """Its gate."""
         return (Tensor(self.dim, "float32"),)
 
+    @property
+    def reach(self) -> Reach:
+        """One group."""
+        return Reach("fixed", self.ratio)
+
     def kept_tokens(self, tokens: int) -> int:
         """The group, once there is one."""
         return self.ratio if tokens >= self.ratio else 0
@@ -110,6 +131,11 @@ class HiddenStates(Layer):
     def vectors(self) -> tuple[tuple[int, int], ...]:
         """The hidden state."""
         return ((1, self.width),)
+
+    @property
+    def reach(self) -> Reach:
+        """Every token, or the last ``memory``."""
+        return ALL if self.memory is None else Reach("window", self.memory)
 
     def kept_tokens(self, tokens: int) -> int:
         """Every token, or the last ``memory``."""

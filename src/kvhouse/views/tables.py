@@ -10,7 +10,9 @@ from rich.table import Table
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """A table whose first column names things and whose others hold figures."""
-    grid = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    grid = Table(
+        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
+    )
     for index, column in enumerate(columns):
         grid.add_column(column, justify="left" if index == 0 else "right")
     for row in rows:

@@ -1,0 +1,92 @@
+"""Placement policies: how much memory a request is given when it is admitted.
+
+The contiguous ones are those of engines before paging, as Kwon et al. 2023 (arXiv 2309.06180,
+section 6.1) compare them under the name of Orca: one run of memory per request, for the longest
+length allowed (``max``), for the output rounded up to a power of two (``pow2``) or, with knowledge
+that no engine has, for exactly the length that it will reach (``oracle``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvhouse.errors import KvhouseError
+from kvhouse.layout import KVLayout
+
+PAGED = "paged"
+CONTIGUOUS_MAX = "contiguous-max"
+CONTIGUOUS_POW2 = "contiguous-pow2"
+CONTIGUOUS_ORACLE = "contiguous-oracle"
+
+#: Every placement policy, the most wasteful first.
+POLICIES = (CONTIGUOUS_MAX, CONTIGUOUS_POW2, CONTIGUOUS_ORACLE, PAGED)
+
+#: Short for the policy that is meant where nothing else is said.
+_SHORT = {"contiguous": CONTIGUOUS_MAX}
+
+#: Share of the pool that admission leaves free so that running requests can grow.
+DEFAULT_WATERMARK = 0.05
+
+
+def get_policy(name: str) -> str:
+    """The policy of that name; ``contiguous`` is short for ``contiguous-max``.
+
+    Raises:
+        KvhouseError: No such policy; the message lists those there are.
+    """
+    policy = _SHORT.get(name, name)
+    if policy not in POLICIES:
+        raise KvhouseError(f"unknown policy {name!r}: choose one of {', '.join(POLICIES)}")
+    return policy
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What a policy gives a request of one layout, and what it keeps free.
+
+    Attributes:
+        policy: One of ``POLICIES``.
+        layout: Tokens and bytes of a block.
+        max_length: Longest request allowed, in tokens.
+        in_flight: The most tokens that one step computes for a request.
+    """
+
+    policy: str
+    layout: KVLayout
+    max_length: int
+    in_flight: int
+
+    def blocks_to_admit(self, known: int, prompt: int, new: int) -> int:
+        """Blocks that a request takes when it is admitted.
+
+        Paged takes them for all ``known`` tokens at once, so that a prefill, once begun, never
+        waits for memory.
+
+        Args:
+            known: Tokens that are known: the prompt, and after a preemption its output so far.
+            prompt: Tokens of the prompt.
+            new: The most tokens that will be generated.
+        """
+        return self.layout.blocks_for(self.tokens_to_admit(known, prompt, new), self.in_flight)
+
+    def tokens_to_admit(self, known: int, prompt: int, new: int) -> int:
+        """Tokens that ``blocks_to_admit`` makes room for."""
+        if self.policy == PAGED:
+            return known
+        if self.policy == CONTIGUOUS_MAX:
+            return self.max_length
+        if self.policy == CONTIGUOUS_POW2:
+            return min(self.max_length, prompt + (1 << (new - 1).bit_length()))
+        return prompt + new
+
+    def held_back(self, blocks: int, watermark: float) -> int:
+        """Blocks of a pool that an admission must leave free while others run.
+
+        Nothing contiguous grows after admission, so it needs no watermark.
+
+        Raises:
+            KvhouseError: The watermark is not a share in [0, 1).
+        """
+        if not 0 <= watermark < 1:
+            raise KvhouseError(f"watermark {watermark}: give a share of the pool from 0 to below 1")
+        return int(blocks * watermark) if self.policy == PAGED else 0

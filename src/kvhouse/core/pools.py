@@ -1,0 +1,40 @@
+"""What every pool of block ids can do, and the pools that a policy takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from kvhouse.core.blocks import BlockPool
+from kvhouse.core.extents import ExtentPool
+from kvhouse.core.policy import PAGED
+
+
+class Pool(Protocol):
+    """Free ids and how they are taken."""
+
+    @property
+    def free_blocks(self) -> int:
+        """Number of ids that nobody holds."""
+        ...
+
+    def free_ids(self) -> list[int]:
+        """Every free id."""
+        ...
+
+    def take(self, count: int) -> list[int] | None:
+        """Take ``count`` ids, or none at all and return None."""
+        ...
+
+    def give_back(self, ids: Sequence[int]) -> None:
+        """Free ids that one ``take`` gave."""
+        ...
+
+    def unusable(self, count: int) -> int:
+        """Free ids that are enough for ``count``, yet cannot be given as they lie."""
+        ...
+
+
+def make_pool(policy: str, blocks: int) -> Pool:
+    """A pool of single blocks for ``paged``, of runs for the contiguous policies."""
+    return BlockPool(blocks) if policy == PAGED else ExtentPool(blocks)
