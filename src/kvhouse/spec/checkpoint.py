@@ -122,7 +122,7 @@ def read_checkpoint(path: Path, name: str) -> ModelSpec:
         return read_config_file(path / "config.json", name)
     config = _config(source)
     spec = read_config(config, name, source.where("config.json"))
-    return with_stored(spec, config, tensors, _quantization(source, config))
+    return with_stored(spec, config, tensors)
 
 
 def read_stored_weights(path: Path) -> StoredWeights | None:
@@ -135,7 +135,7 @@ def read_stored_weights(path: Path) -> StoredWeights | None:
     tensors, config = stored_tensors(source), _config(source)
     if tensors is None:
         return None
-    return stored_weights(config, tensors, _quantization(source, config), layers=2**20)
+    return stored_weights(config, tensors, layers=2**20)
 
 
 def checkpoint_spec(source: Source, name: str) -> ModelSpec:
@@ -147,19 +147,18 @@ def checkpoint_spec(source: Source, name: str) -> ModelSpec:
     """
     config = _config(source)
     spec = read_config(config, name, source.where("config.json"))
-    quantization = _quantization(source, config)
     tensors = stored_tensors(source)
-    if tensors is not None:
-        return with_stored(spec, config, tensors, quantization)
-    if quantization is not None and not spec.weights_unknown:
-        reason = f"its weights are quantised, as {source.where(_QUANTIZED)} says"
-        return replace(spec, parameters=None, matmul_parameters=None, weights_unknown=reason)
-    return spec
+    return spec if tensors is None else with_stored(spec, config, tensors)
 
 
 def _config(source: Source) -> dict[str, object]:
+    """The config, with what a file beside it says of quantised weights where it says nothing."""
     raw = source.read("config.json", MOST_BYTES)
-    return parse_json_object(raw, source.where("config.json"))
+    config = parse_json_object(raw, source.where("config.json"))
+    if not config.get("quantization_config") and source.has(_QUANTIZED):
+        beside = parse_json_object(source.read(_QUANTIZED, MOST_BYTES), source.where(_QUANTIZED))
+        config["quantization_config"] = beside or {"quantization": {}}
+    return config
 
 
 def stored_tensors(source: Source) -> dict[str, StoredTensor] | None:
@@ -220,30 +219,26 @@ def _sharded(source: Source) -> dict[str, StoredTensor]:
     return found
 
 
-def _quantization(source: Source, config: Mapping[str, object]) -> Mapping[str, object] | None:
-    """What is said of quantised weights, in the config or in a file beside it."""
+def _quantization(config: Mapping[str, object]) -> Mapping[str, object] | None:
+    """What a config says of quantised weights."""
     for values in _parts(config):
         for name in ("quantization_config", "compression_config"):
             if isinstance(stated := values.get(name), Mapping):
-                return stated
-    if not source.has(_QUANTIZED):
-        return None
-    beside = parse_json_object(source.read(_QUANTIZED, MOST_BYTES), source.where(_QUANTIZED))
-    stated = beside.get("quantization")
-    return stated if isinstance(stated, Mapping) else beside
+                inner = stated.get("quantization")
+                return inner if isinstance(inner, Mapping) else stated
+    return None
 
 
 def with_stored(
     spec: ModelSpec,
     config: Mapping[str, object],
     tensors: Mapping[str, StoredTensor],
-    quantization: Mapping[str, object] | None,
 ) -> ModelSpec:
     """A spec from a config with its weights as the tensors give them.
 
     Weights that a token is multiplied with stay those of the config where it gives them exactly.
     """
-    stored = stored_weights(config, tensors, quantization, len(spec.layers))
+    stored = stored_weights(config, tensors, len(spec.layers))
     exact = spec.weights_basis == "exact" and spec.matmul_parameters is not None
     known = stored.parameters is not None
     matmul = spec.matmul_parameters if exact or not known else stored.matmul_parameters
@@ -265,7 +260,6 @@ def with_stored(
 def stored_weights(
     config: Mapping[str, object],
     tensors: Mapping[str, StoredTensor],
-    quantization: Mapping[str, object] | None,
     layers: int,
 ) -> StoredWeights:
     """Count a checkpoint's tensors; ``layers`` is the model's own number of them."""
@@ -277,7 +271,7 @@ def stored_weights(
         tensors,
         layers=heights[-1] if heights else layers,
         tied=bool(ties) and ties[0] is True,
-        packing=packing_of(quantization),
+        packing=packing_of(_quantization(config)),
         experts_used=used[0] if used else None,
     )
 

@@ -44,6 +44,8 @@ _EXPERT = re.compile(
 )
 #: A number that is a whole part of a name.
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+#: Convolutions of one channel at a time: multiplied element by element.
+_ELEMENTWISE = re.compile(r"(^|\.)(conv1d|short_conv|conv)\.weight$")
 _MOST_COUNTERS = 2**16
 _HEAD = re.compile(r"(^|\.)(lm_head|embed_out|output)\.weight$")
 
@@ -85,7 +87,8 @@ class _Role:
         beside: A scale or the like, if the checkpoint is quantised.
         table: An embedding table.
         head: The output projection.
-        apart: No text token is multiplied with it: a bias, or a part for images or sound.
+        apart: No text token is multiplied with it as a matrix: a bias, a convolution, or a part for
+            images or sound.
         further: Of a part that predicts further tokens.
         expert: Of a routed expert.
     """
@@ -114,7 +117,7 @@ def _role(template: str) -> _Role:
         beside=_BESIDE.fullmatch(last) is not None,
         table=_TABLES.search(template) is not None,
         head=_HEAD.search(template) is not None and ".0." not in template,
-        apart=other or template.endswith("bias"),
+        apart=other or template.endswith("bias") or _ELEMENTWISE.search(template) is not None,
         further=_FURTHER.search(template) is not None and not other,
         expert=_EXPERT.match(template) is not None,
     )
