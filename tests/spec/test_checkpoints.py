@@ -241,7 +241,7 @@ def test_quantised_checkpoints(layout: str, tmp_path: Path, tiny: Tiny) -> None:
     ("quantization", "reason"),
     [
         ({"quant_method": "hqq"}, "quantisation method 'hqq' is not known"),
-        ({"quant_method": "gptq", "bits": "4"}, "of quantisation 'gptq' the bits are '4'"),
+        ({"quant_method": "gptq"}, "of quantisation 'gptq' the bits are None"),
         (
             {
                 "quant_method": "compressed-tensors",
