@@ -13,16 +13,15 @@ from kvhouse.planner.engines.slots import SlotOptions
 from kvhouse.planner.engines.view import EngineView, Group, held_parts
 from kvhouse.spec.layers import (
     ChunkedAttention,
-    Convolution,
     Format,
     FullAttention,
     LatentAttention,
     Layer,
     SlidingAttention,
-    Tensor,
 )
 from kvhouse.spec.model import ModelSpec
 from kvhouse.spec.rare_layers import PendingTokens, SharedVector
+from kvhouse.spec.tensors import Convolution, Tensor
 
 
 def held_bytes(
