@@ -51,6 +51,15 @@ def test_log_is_reproduced(name):
     assert [check for check in verdict.checks if not check.agrees] == []
 
 
+@pytest.mark.parametrize(
+    "case", read_cases(DATA.with_name("more_log_cases.jsonl")), ids=lambda case: case["id"]
+)
+def test_further_log_is_reproduced(case):
+    verdict = judge(case)
+    assert verdict.agrees
+    assert verdict.fits == ()
+
+
 @pytest.mark.parametrize(("name", "lacks"), INCOMPLETE.items())
 def test_incomplete_log_says_what_it_lacks(name, lacks):
     verdict = judge(CASES[name])
