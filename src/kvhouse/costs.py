@@ -18,6 +18,7 @@ from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
 from kvhouse.spec.model import ModelSpec
 from kvhouse.spec.reach import Reach
+from kvhouse.spec.weight_formats import WEIGHT_FORMATS
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,25 @@ class _Reading:
         return chunks * _rising(0, self.reach.tokens) + _rising(0, rest)
 
 
+#: In what the factors are multiplied at the fastest where weights are stored in such a format; a
+#: format that no device multiplies in is widened to the model's own dtype.
+_FACTORS = {
+    "fp8": "float8",
+    "fp8-block": "float8",
+    "mxfp8": "float8",
+    "int8": "int8",
+    "int4": "int4",
+    "mxfp4": "float4",
+    "nvfp4": "float4",
+}
+
+
+def _factors(weight_dtype: str, own: str) -> str:
+    return _FACTORS.get(
+        weight_dtype, own if WEIGHT_FORMATS[weight_dtype].quantised else weight_dtype
+    )
+
+
 def _flops_for(device: Device, dtype: str) -> tuple[float | None, str]:
     try:
         return device.flops_for(dtype)
@@ -189,7 +209,9 @@ class Roofline:
         self._weights_stored = spec.weight_bytes(weight_dtype)
         #: FLOP/s used, and the dtype that this rate is for: see ``Device.flops_for``.
         #: None and "unknown" where the device has none; bandwidth alone then makes the floor.
-        self.flop_rate, self.compute_dtype = _flops_for(device, self.weight_dtype)
+        self.flop_rate, self.compute_dtype = _flops_for(
+            device, _factors(self.weight_dtype, spec.dtype)
+        )
         self._readings = _readings(spec, layout)
         self._state_bytes = spec.state_bytes(dtype=layout.dtype)
         # The output projection is needed only for rows that sample. Where it is narrower than the
@@ -211,9 +233,14 @@ class Roofline:
         """
         return self._cost([(context, 1, True)], batch)
 
-    def prefill(self, tokens: int) -> StepCost:
-        """The cost of one whole prompt in one step, its first new token sampled."""
-        return self._cost([(0, tokens, True)])
+    def prefill(self, tokens: int, cached: int = 0) -> StepCost:
+        """The cost of one whole prompt in one step, its first new token sampled.
+
+        Args:
+            tokens: Tokens of the prompt.
+            cached: How many of them are in the pool already; fewer than ``tokens``.
+        """
+        return self._cost([(cached, tokens - cached, True)])
 
     def _cost(self, rows: list[tuple[int, int, bool]], times: int = 1) -> StepCost:
         """The cost of rows of ``(first position, tokens, samples)``, each taken ``times`` times."""

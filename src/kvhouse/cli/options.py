@@ -12,7 +12,8 @@ Model = Annotated[
     str,
     typer.Argument(
         help="Catalogue name such as llama-2-7b, directory with a config.json, config or GGUF "
-        "file. A wrong name is answered with the closest ones."
+        "file, or org/name of the Hugging Face Hub, of which only config and headers are read. "
+        "A wrong name is answered with the closest ones."
     ),
 ]
 Device = Annotated[
