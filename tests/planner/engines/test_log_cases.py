@@ -18,6 +18,7 @@ from kvhouse.planner.engines.cases.model import case_spec
 from kvhouse.spec import load
 
 DATA = Path(__file__).parent / "data" / "log_cases.jsonl"
+MORE = list(read_cases(DATA.with_name("more_log_cases.jsonl")))
 CASES = {case["id"]: case for case in read_cases(DATA)}
 EXACT = [name for name, case in CASES.items() if case["check"]["agree"] == "exact"]
 #: Cases that state too little to derive a figure, with what they lack.
@@ -51,9 +52,7 @@ def test_log_is_reproduced(name):
     assert [check for check in verdict.checks if not check.agrees] == []
 
 
-@pytest.mark.parametrize(
-    "case", read_cases(DATA.with_name("more_log_cases.jsonl")), ids=lambda case: case["id"]
-)
+@pytest.mark.parametrize("case", MORE, ids=lambda case: case["id"])
 def test_further_log_is_reproduced(case):
     verdict = judge(case)
     assert verdict.agrees
