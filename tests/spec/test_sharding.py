@@ -130,12 +130,34 @@ def test_states_of_a_rank():
     assert state.state_bytes("bfloat16") == 1_634_304 - 3 * 5120 * 2
 
 
-def test_weights_are_shared_out():
-    spec = load("llama-3-70b")
-    ranks = [shard(spec, tp=8, pp=2, stage=stage) for stage in range(2)]
-    assert spec.parameters is not None
-    total = sum(rank.parameters * 8 for rank in ranks)
-    assert spec.parameters <= total < spec.parameters + 16
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("tp", "pp"), [(1, 2), (2, 1), (2, 3), (8, 4)])
+def test_weights_are_shared_out(name, tp, pp):
+    spec = load(name)
+    try:
+        ranks = [shard(spec, tp=tp, pp=pp, stage=stage) for stage in range(pp)]
+    except UnsupportedModel:
+        return
+    if spec.parameters is None:
+        assert {rank.parameters for rank in ranks} == {None}
+        return
+    assert {rank.weights_basis for rank in ranks} == {"estimated"}
+    for whole, parts in (
+        (spec.parameters, [rank.parameters for rank in ranks]),
+        (spec.matmul_parameters, [rank.matmul_parameters for rank in ranks]),
+        (spec.weight_bytes("bfloat16"), [rank.weight_bytes("bfloat16") for rank in ranks]),
+        (spec.read_bytes(1).expected, [rank.read_bytes(1).expected for rank in ranks]),
+    ):
+        total = tp * sum(parts)
+        assert whole <= total * (1 + 1e-6)
+        assert total <= whole * (1 + 1e-4)
+
+
+def test_prediction_layers_are_on_the_last_stage():
+    spec = load("deepseek-v3")
+    stages = [shard(spec, tp=8, pp=4, stage=stage) for stage in range(4)]
+    assert [len(stage.mtp_layers) for stage in stages] == [0, 0, 0, len(spec.mtp_layers)]
+    assert len(spec.mtp_layers) == 1
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from kvhouse.errors import KvhouseError, UnsupportedModel
+from kvhouse.spec.experts import Experts
 from kvhouse.spec.layers import (
     Combined,
     FullAttention,
@@ -44,9 +46,10 @@ def shard(spec: ModelSpec, tp: int = 1, pp: int = 1, stage: int = 0) -> ModelSpe
     share of recurrent states and convolutions (vLLM, ``mamba_utils.py``), and a full copy of MLA
     latents and indexer keys. Pipeline stages are contiguous, of the sizes of ``stage_sizes``.
 
-    Weights are an estimate: parameters and stored bytes are divided by ``tp`` and by the share of
-    layers, rounded up. Norms and other parts that each rank has whole are not counted twice, nor
-    are embeddings told from layers. ``weights_unknown`` stays as it is.
+    Weights are an estimate, and ``weights_basis`` says so: every weight is divided by ``tp`` and by
+    the share of layers, rounded up; experts are cut like other matrices. Norms and other parts that
+    each rank has whole are not counted twice. The output projection and the prediction layers are
+    on the last stage. ``weights_unknown`` stays as it is.
 
     Args:
         spec: The whole model.
@@ -70,15 +73,59 @@ def shard(spec: ModelSpec, tp: int = 1, pp: int = 1, stage: int = 0) -> ModelSpe
         )
     layers = tuple(_cut(spec.name, layer, tp) for layer in spec.layers[start:end])
 
-    def share(whole: int | None) -> int | None:
-        return None if whole is None else -(-whole * len(layers) // (tp * len(spec.layers)))
+    last = end == len(spec.layers)
+    mtp = tuple(_cut(spec.name, layer, tp) for layer in spec.mtp_layers) if last else ()
+    part = _Share(len(layers), tp * len(spec.layers))
+    vocab = -(-spec.vocab_size // tp) if last else 0
+    whole = replace(spec, layers=layers, vocab_size=vocab, mtp_layers=mtp)
+    return _weights(spec, whole, part, tuple(_experts(spec, start, end, tp)))
 
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What a rank has of weights that are divided alike: a fraction."""
+
+    part: int
+    whole: int
+
+    def of(self, count: int) -> int:
+        return -(-count * self.part // self.whole)
+
+
+def _experts(spec: ModelSpec, start: int, end: int, tp: int) -> Iterator[Experts]:
+    """The experts of a stage: layers that have them are taken to be spread evenly."""
+    for group in spec.experts:
+        first, after = (group.layers * edge // len(spec.layers) for edge in (start, end))
+        if after > first:
+            each = -(-group.parameters_each // tp)
+            yield replace(group, layers=after - first, parameters_each=each)
+
+
+def _weights(
+    spec: ModelSpec, rank: ModelSpec, share: _Share, experts: tuple[Experts, ...]
+) -> ModelSpec:
+    """The rank with its share of the weights, where they are known."""
+    stored = spec.stored_weight_bytes
+    rank = replace(
+        rank,
+        stored_weight_bytes=None if stored is None else share.of(stored),
+        mixer_parameters=share.of(spec.mixer_parameters),
+        experts=experts,
+    )
+    if spec.parameters is None or spec.matmul_parameters is None:
+        return rank
+    head = spec.vocab_size * spec.hidden_size
+    active = sum(group.active_parameters for group in spec.experts)
+    matrices = spec.matmul_parameters - head - active
+    others = spec.parameters - matrices - sum(group.parameters for group in spec.experts)
+    dense = share.of(matrices)
+    used = sum(group.active_parameters for group in experts)
     return replace(
-        spec,
-        layers=layers,
-        parameters=share(spec.parameters),
-        matmul_parameters=share(spec.matmul_parameters),
-        stored_weight_bytes=share(spec.stored_weight_bytes),
+        rank,
+        parameters=dense + share.of(others) + sum(group.parameters for group in experts),
+        matmul_parameters=dense + used + rank.vocab_size * spec.hidden_size,
+        weights_basis="estimated",
+        weights_note="a rank's share: every weight is divided alike, those that each has included",
     )
 
 

@@ -168,6 +168,23 @@ def test_qwen3_coder_30b_on_two_stages():
     assert old.blocks == new.blocks
 
 
+def test_prediction_layers_join_the_full_attention_group():
+    # club-3090 issue 91: 619,479 tokens, 2.36x for 262,144, three layers of padding.
+    seen = view(
+        "vllm",
+        load("qwen3.5-27b"),
+        version="0.20.1",
+        tp=2,
+        kv_dtype="fp8_e5m2",
+        max_model_len=262_144,
+        prefix_caching=True,
+        speculative_tokens=3,
+        blocks=423,
+    )
+    assert {group.layers + group.padding for group in seen.groups} == {17}
+    assert has(seen, "Add 3 padding layers", "619,479 tokens", "2.36x")
+
+
 def test_smollm2_on_vllm_for_cpus():
     # VLLM_CPU_KVCACHE_SPACE=4: blocks of 128 tokens, 186,368 tokens, 45.50x for 4,096.
     spec = load("smollm2")

@@ -19,6 +19,7 @@ from kvhouse.planner.engines.cases.model import case_spec
 from kvhouse.spec import load
 
 DATA = Path(__file__).parent / "data" / "log_cases.jsonl"
+MORE = list(read_cases(DATA.with_name("more_log_cases.jsonl")))
 CASES = {case["id"]: case for case in read_cases(DATA)}
 EXACT = [name for name, case in CASES.items() if case["check"]["agree"] == "exact"]
 #: Cases that state too little to derive a figure, with what they lack.
@@ -50,6 +51,13 @@ def test_log_is_reproduced(name):
     verdict = judge(CASES[name])
     assert verdict.checks
     assert [check for check in verdict.checks if not check.agrees] == []
+
+
+@pytest.mark.parametrize("case", MORE, ids=lambda case: case["id"])
+def test_further_log_is_reproduced(case):
+    verdict = judge(case)
+    assert verdict.agrees
+    assert verdict.fits == ()
 
 
 @pytest.mark.parametrize(("name", "lacks"), INCOMPLETE.items())

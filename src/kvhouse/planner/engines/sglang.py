@@ -205,7 +205,7 @@ def _tokens(options: SglangOptions, pool: int | None, full: _Cells, window: _Cel
 def _draft(spec: ModelSpec, options: SglangOptions, fmt: KVType) -> _Cells:
     if not options.draft_layers:
         return _Cells()
-    rank = shard(replace(spec, layers=options.draft_layers), tp=options.tp)
+    rank = shard(replace(spec, layers=options.draft_layers, mtp_layers=()), tp=options.tp)
     return _cells(spec.name, [p for layer in rank.layers for p in held_parts(layer)], fmt)
 
 

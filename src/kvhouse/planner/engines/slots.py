@@ -13,6 +13,7 @@ from kvhouse.planner.engines.kv_dtypes import PLAIN, kv_type, narrow
 from kvhouse.planner.engines.view import EngineView, Group, always, held_parts, mib
 from kvhouse.spec.layers import FullAttention, Layer, State, describe
 from kvhouse.spec.model import ModelSpec
+from kvhouse.spec.rare_layers import SharedVector
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,8 @@ class Slots:
     Attributes:
         name: The engine's name.
         dtype: What it stores by default; empty for the model's dtype.
-        windows: Whether layers with windows have no more slots than their window.
+        windows: Whether layers with windows have no more slots than their window, and others what
+            transformers' models give their cache.
         all_heads: Whether every query head has a key and a value, as if there were no GQA.
         all_layers: Whether every layer is counted as the first one with attention.
     """
@@ -102,6 +104,8 @@ def slot_cache(slots: Slots, spec: ModelSpec, options: SlotOptions) -> EngineVie
 
 def _parts(slots: Slots, spec: ModelSpec) -> list[Layer]:
     parts = [part for layer in spec.layers for part in held_parts(layer)]
+    if slots.windows:
+        parts = [part for layer in spec.layers if held_parts(layer) for part in stored(spec, layer)]
     if slots.all_layers:
         first = next((part for part in parts if isinstance(part, FullAttention)), None)
         if first is None:
@@ -119,3 +123,14 @@ def _parts(slots: Slots, spec: ModelSpec) -> list[Layer]:
             for part in parts
         ]
     return parts
+
+
+def stored(spec: ModelSpec, layer: Layer) -> tuple[Layer, ...]:
+    """The layer's parts as transformers stores them, in any of its caches."""
+    if isinstance(layer, SharedVector):  # as keys and as values; beside compressed entries, once
+        return (layer, layer)
+    falcon = spec.architecture == "FalconForCausalLM"
+    if falcon and isinstance(layer, FullAttention) and layer.kv_heads > 1:
+        # Falcon's newer form stores its keys after repeating them for every query head.
+        return (replace(layer, kv_heads=layer.query_heads),)
+    return layer.parts

@@ -6,15 +6,12 @@ architecture and compares.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from kvhouse.planner.engines.kv_dtypes import PLAIN, kv_type, model_dtype
-from kvhouse.planner.engines.slots import SlotOptions
+from kvhouse.planner.engines.slots import SlotOptions, stored
 from kvhouse.planner.engines.view import EngineView, Group, held_parts
 from kvhouse.spec.layers import (
     ChunkedAttention,
     Format,
-    FullAttention,
     LatentAttention,
     Layer,
     SlidingAttention,
@@ -41,7 +38,7 @@ def held_bytes(
         * part.token_bytes(kv_format, dtype)
         + sum(_tensor_bytes(tensor, dtype) for tensor in part.state)
         for layer in spec.layers
-        for part in _stored(spec, layer)
+        for part in stored(spec, layer)
     )
 
 
@@ -78,17 +75,6 @@ def dynamic_cache(spec: ModelSpec, options: SlotOptions) -> EngineView:
         ),
         figures=(("kv_bytes", held(length)),),
     )
-
-
-def _stored(spec: ModelSpec, layer: Layer) -> tuple[Layer, ...]:
-    """The layer's parts as they are stored."""
-    if isinstance(layer, SharedVector):  # as keys and as values; beside compressed entries, once
-        return (layer, layer)
-    falcon = spec.architecture == "FalconForCausalLM"
-    if falcon and isinstance(layer, FullAttention) and layer.kv_heads > 1:
-        # Falcon's newer form stores its keys after repeating them for every query head.
-        return (replace(layer, kv_heads=layer.query_heads),)
-    return layer.parts
 
 
 def _held_tokens(part: Layer, tokens: int) -> int:

@@ -60,8 +60,8 @@ class VllmOptions:
         prefix_caching: ``--enable-prefix-caching``, for hybrids; off by default.
         mamba_cache_mode: ``--mamba-cache-mode``: none, align or all.
         speculative_tokens: Tokens drafted per step.
-        draft_layers: Layers that a speculating engine keeps beside the model's own, such as those
-            that predict several tokens.
+        draft_layers: Layers that a speculating engine keeps beside the model's own; where tokens
+            are drafted, by default those of the model that predict several tokens.
         hybrid: Whether window layers are given less than full length; by default what the version
             does, and not for chunked attention.
         utilization: ``--gpu-memory-utilization``.
@@ -87,7 +87,7 @@ class VllmOptions:
     prefix_caching: bool = False
     mamba_cache_mode: str | None = None
     speculative_tokens: int = 0
-    draft_layers: tuple[Layer, ...] = ()
+    draft_layers: tuple[Layer, ...] | None = None
     hybrid: bool | None = None
     utilization: float = 0.9
     total_bytes: int | None = None
@@ -131,6 +131,12 @@ class VllmOptions:
                 f"dtype {show(self.dtype)}: choose one of {', '.join(ELEMENT_BYTES)}"
             )
         return name
+
+    def drafting(self, spec: ModelSpec) -> tuple[Layer, ...]:
+        """The layers that draft tokens."""
+        if self.draft_layers is not None:
+            return self.draft_layers
+        return spec.mtp_layers if self.speculative_tokens else ()
 
     def pool_bytes(self) -> int | None:
         """Bytes for KV: given, or utilization of the total less what is used; None if unknown."""

@@ -41,7 +41,7 @@ def vllm_v1(spec: ModelSpec, options: VllmOptions) -> EngineView:
         KvhouseError: A length is too long, or the batch size is needed and not known.
     """
     length = spec.length_limit(options.max_model_len)
-    whole = replace(spec, layers=(*spec.layers, *options.draft_layers))
+    whole = replace(spec, layers=(*spec.layers, *options.drafting(spec)), mtp_layers=())
     rank = shard(whole, tp=options.tp)
     pages = layer_pages(rank, options)
     if not pages:

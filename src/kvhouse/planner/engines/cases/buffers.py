@@ -117,7 +117,10 @@ def _cache_checks(case: Case, spec: ModelSpec, figures: dict[str, int]) -> list[
 _LLAMA_BYTES = {
     "k_bytes": ("k_mib", "c_kv_mib"),
     "v_bytes": ("v_mib",),
-    "kv_bytes": ("kv_mib", "kv_total_mib", "kv_buffer_mib", "kv_self_mib"),
+    "kv_bytes": (
+        *("kv_mib", "kv_total_mib", "kv_buffer_mib", "kv_self_mib", "kv_self_mb", "kv_mb"),
+        *("kv_size_mib", "kv_cache_mib", "kv_self_size_mib", "kv_self_size_mb"),
+    ),
     "swa_kv_bytes": ("swa_mib", "swa_kv_mib"),
     "swa_k_bytes": ("swa_k_mib",),
     "swa_v_bytes": ("swa_v_mib",),

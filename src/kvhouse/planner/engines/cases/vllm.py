@@ -116,6 +116,9 @@ def vllm_options(case: Case, spec: ModelSpec) -> VllmOptions:
 
 def v0_case(case: Case) -> list[Check]:
     """Budget, blocks on both sides, tokens, concurrency, and whether the engine starts."""
+    runs = _runs(case)
+    if runs:
+        return [check for run in runs for check in v0_case(run)]
     checks = budget_checks(case)
     spec = case_spec(case)
     if spec is None:
@@ -129,10 +132,9 @@ def v0_case(case: Case) -> list[Check]:
 
 def v1_case(case: Case) -> list[Check]:
     """Pages, needed memory, the estimate of length, tokens and concurrency; each run by itself."""
-    runs = case.reported("runs")
-    if isinstance(runs, list):
-        each = [v1_case(_run(case, run)) for run in runs if isinstance(run, Mapping)]
-        return [check for checks in each for check in checks]
+    runs = _runs(case)
+    if runs:
+        return [check for run in runs for check in v1_case(run)]
     checks = budget_checks(case)
     spec = case_spec(case)
     if spec is None:
@@ -143,21 +145,30 @@ def v1_case(case: Case) -> list[Check]:
     return [*checks, *_pages(case, view), *_needed(case, view), *pool_checks(case, view)]
 
 
-def _run(case: Case, run: Mapping[str, Any]) -> Case:
-    flags = {**case.part("flags"), **run}
-    return replace(case, values={**case.values, "flags": flags, "reported": dict(run)})
+def _runs(case: Case) -> list[Case]:
+    """The runs of a thread that reports several, each with flags of its own; else none."""
+    runs = case.reported("runs")
+    if not isinstance(runs, list):
+        return []
+    return [
+        replace(
+            case,
+            values={**case.values, "flags": {**case.part("flags"), **run}, "reported": run},
+        )
+        for run in runs
+        if isinstance(run, Mapping) and "runs" not in run
+    ]
 
 
 def _pages(case: Case, view: EngineView) -> list[Check]:
     """Blocks and padding that the engine logs for hybrids."""
     figures = dict(view.figures)
-    checks = case.any_check(
-        ("attn_block_size", "attention_block_size"), Span.at(float(view.block_size))
-    )
+    names = ("block_tokens", *case.like("attn|attention", "block"))
+    checks = case.any_check(names, Span.at(float(view.block_size)))
     if "state_bytes" in figures:
         state, padded = figures["state_bytes"], figures["state_padded_bytes"]
         share = Span.at(100 * (padded - state) / state)
-        checks += case.any_check(("mamba_page_padding_pct",), share)
+        checks += case.any_check(case.like("mamba", "padding"), share)
         checks += case.any_check(("mamba_page_bytes", "state_bytes"), Span.at(float(state)))
         checks += case.any_check(("page_bytes",), Span.at(float(padded)))
     checks += case.any_check(("kv_groups", "num_groups"), Span.at(float(figures["groups"])))
@@ -186,14 +197,15 @@ def _needed(case: Case, view: EngineView) -> list[Check]:
     if length is None:
         return []
     needed = view.needed_bytes(length)
-    checks = case.any_check(("needed_gib",), Span.at(needed / _GIB))
+    names = case.like("needed|need|required", unit="gib")
+    checks = case.any_check(names, Span.at(needed / _GIB))
     available = case.span(*AVAILABLE)
     if available is None:
         return checks
     if case.reported("error") == "need>avail":
         text = f"{needed / _GIB:.2f} GiB needed"
         checks.append(Check("error", "need>avail", text, needed / _GIB > available.low))
-    stated = case.count("estimated_max_len")
+    stated = case.count("estimated_max_len", "estimated_max_model_len")
     if stated is not None:
         ends = [
             longest_that_fits(view.needed, int(edge * _GIB), length)

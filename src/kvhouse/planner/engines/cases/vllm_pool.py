@@ -35,8 +35,7 @@ def pool_checks(case: Case, view: EngineView) -> list[Check]:
     checks = _blocks_of_memory(case, view)
     if length is None and _by_length(case):
         raise Missing("max_model_len")
-    names = ("kv_tokens", "kv_tokens_approx", "gpu_kv_tokens")
-    tokens = case.span(*names)
+    tokens = case.span(*_names(case))
     if tokens is not None:
         low, high, check = _tokens(case, view, low, high, tokens)
         checks.append(check)
@@ -49,10 +48,15 @@ def pool_checks(case: Case, view: EngineView) -> list[Check]:
     return checks
 
 
+def _names(case: Case) -> tuple[str, ...]:
+    """Names of the tokens that the log prints of the whole pool."""
+    return case.like("tokens", without="cpu|per|pinned|request|batched|before|after|prompt|block")
+
+
 def _by_length(case: Case) -> bool:
     """Whether printed tokens depend on the length that was asked for."""
     late = Version.of(case.assumed.get("version")) >= TOKENS_BY_CONCURRENCY
-    return late and case.span("kv_tokens", "kv_tokens_approx") is not None and not _is_v0(case)
+    return late and case.span(*_names(case)) is not None and not _is_v0(case)
 
 
 def _is_v0(case: Case) -> bool:
@@ -91,7 +95,7 @@ def _tokens(
     case: Case, view: EngineView, low: int, high: int, stated: Span
 ) -> tuple[int, int, Check]:
     """Whether some number of blocks prints the tokens, and which numbers do."""
-    shown = str(case.reported("kv_tokens", "kv_tokens_approx", "gpu_kv_tokens"))
+    shown = str(case.reported(*_names(case)))
     first = _first_block(view, 0, _MANY, stated.low)
     last = _first_block(view, 0, _MANY, stated.high + 1) - 1
     memory = f"{first * view.pool_block_bytes / _GIB:.4f} GiB"
