@@ -41,7 +41,9 @@ MaxLength = Annotated[
         "By default the model's limit.",
     ),
 ]
-KvFormat = Annotated[str, typer.Option("--kv-format", help="bf16, fp16 or fp32.")]
+KvFormat = Annotated[
+    str, typer.Option("--kv-format", help="bf16, fp16, fp32, or with scales fp8, int8, int4.")
+]
 WeightDtype = Annotated[
     str | None,
     typer.Option(
