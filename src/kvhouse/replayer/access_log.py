@@ -56,8 +56,8 @@ class _Entry(BaseModel):
 def parse_access_log(text: str) -> Line | None:
     """Parse a line; None for a request that failed or gave no token.
 
-    The time is ``created``, ``created_at``, ``timestamp`` or ``time``: seconds since 1970 or a finer
-    unit where the number is too large for that, or an ISO 8601 text. ``usage`` has the names of
+    The time is ``created``, ``created_at``, ``timestamp`` or ``time``: seconds since 1970, or a
+    finer unit where the number is too large for that, or an ISO 8601 text. ``usage`` has the names of
     chat completions or of responses.
     """
     try:

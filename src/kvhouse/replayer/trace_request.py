@@ -44,7 +44,7 @@ class TraceRequest:
 
     @property
     def prompt_blocks(self) -> int:
-        """Blocks of ``hash_block`` tokens that the prompt touches, the last one possibly partial."""
+        """Blocks of ``hash_block`` tokens that the prompt touches, a partial one included."""
         return -(-self.prompt_tokens // self.hash_block)
 
     @property

@@ -139,7 +139,9 @@ def _line(check: Callable[[], Row]) -> Line:
     if len(ids) > -(-(row.prompt_tokens + row.output_tokens) // block):
         raise ValueError(f"{len(ids):,} hash_ids are more than the request has blocks of {block:,}")
     if max(prefix, cached) > row.prompt_tokens:
-        raise ValueError(f"prefix_tokens or cached_tokens exceed the {row.prompt_tokens:,} prompt's")
+        raise ValueError(
+            f"prefix_tokens or cached_tokens exceed the {row.prompt_tokens:,} prompt's"
+        )
     line = Line(row.arrival, row.prompt_tokens, row.output_tokens)
     return line._replace(
         hash_ids=ids,
