@@ -57,8 +57,8 @@ def parse_access_log(text: str) -> Line | None:
     """Parse a line; None for a request that failed or gave no token.
 
     The time is ``created``, ``created_at``, ``timestamp`` or ``time``: seconds since 1970, or a
-    finer unit where the number is too large for that, or an ISO 8601 text. ``usage`` has the names of
-    chat completions or of responses.
+    finer unit where the number is too large for that, or an ISO 8601 text. ``usage`` has the names
+    of chat completions or of responses.
     """
     try:
         entry = _Entry.model_validate_json(text)

@@ -71,12 +71,16 @@ def parse_mooncake(text: str) -> Line:
         _milliseconds(_field(entry, "timestamp")),
         _tokens("input_length", _field(entry, "input_length")),
         _tokens("output_length", _field(entry, "output_length")),
-        _hash_ids(entry.get("hash_ids", [])),
+        hash_ids_of(entry.get("hash_ids", [])),
     )
 
 
 def nanoseconds_of(text: str, name: str) -> int:
-    """Nanoseconds since 1970, without rounding; a time without an offset is UTC."""
+    """Nanoseconds since 1970, without rounding; a time without an offset is UTC.
+
+    Raises:
+        ValueError: The text of ``name`` is no time.
+    """
     match = _TIMESTAMP.fullmatch(text)
     try:
         if match is None:
@@ -119,7 +123,12 @@ def _milliseconds(value: object) -> int:
     raise ValueError(f"timestamp is {show(value)}, not a number of milliseconds from 0 on")
 
 
-def _hash_ids(value: object) -> tuple[int, ...]:
+def hash_ids_of(value: object) -> tuple[int, ...]:
+    """Check hash ids.
+
+    Raises:
+        ValueError: Not a list of whole numbers that 8 bytes hold.
+    """
     if isinstance(value, list) and all(
         type(item) is int and 0 <= item <= MOST_HASH_ID for item in value
     ):

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from kvhouse.replayer.trace_lines import MOST_HASH_ID, Line
+from kvhouse.replayer.trace_lines import MOST_HASH_ID, Line, hash_ids_of
 from kvhouse.replayer.trace_request import MOST_TOKENS
 from kvhouse.spec.fields import show
 
@@ -77,12 +77,11 @@ def csv_parser(header: str) -> Callable[[str], Line]:
         cells = _cells(text)
         if len(cells) != len(names):
             raise ValueError(f"{len(cells)} fields under a header of {len(names)}")
-        present: dict[str, Any] = {
+        present = {
             name: cell.strip() for name, cell in zip(names, cells, strict=True) if cell.strip()
         }
-        if "hash_ids" in present:
-            present["hash_ids"] = tuple(present["hash_ids"].split())
-        return _line(lambda: Row.model_validate_strings(present))
+        ids = present.pop("hash_ids", "").split()  # pydantic reads no sequences from texts
+        return _line(lambda: Row.model_validate_strings(present), _identities(ids))
 
     return parse
 
@@ -125,12 +124,18 @@ def _cells(text: str) -> list[str]:
     return cells
 
 
-def _line(check: Callable[[], Row]) -> Line:
+def _identities(texts: list[str]) -> tuple[int, ...]:
+    return hash_ids_of(
+        [int(text) if text.isdecimal() and len(text) < 20 else text for text in texts]
+    )
+
+
+def _line(check: Callable[[], Row], identities: tuple[int, ...] = ()) -> Line:
     try:
         row = check()
     except ValidationError as error:
         raise ValueError(first_problem(error)) from None
-    ids, block, prefix = row.hash_ids or (), row.hash_block or 1, row.prefix_tokens or 0
+    ids, block, prefix = row.hash_ids or identities, row.hash_block or 1, row.prefix_tokens or 0
     cached = row.cached_tokens or 0
     if (row.prefix_id is None) != (row.prefix_tokens is None):
         raise ValueError("prefix_id and prefix_tokens go together")
