@@ -45,8 +45,8 @@ class _Usage(BaseModel):
 class _Entry(BaseModel):
     model_config = ConfigDict(strict=True, str_strip_whitespace=True)
 
-    time: Annotated[int | float | str, Field(union_mode="left_to_right")] = Field(
-        validation_alias=_anywhere(*_TIMES)
+    time: Annotated[int | float | str, Field(union_mode="left_to_right")] | None = Field(
+        default=None, validation_alias=_anywhere(*_TIMES)
     )
     usage: _Usage | None = Field(default=None, validation_alias=_anywhere("usage"))
     error: Any = Field(default=None, validation_alias=_anywhere("error"))
@@ -64,6 +64,8 @@ def parse_access_log(text: str) -> Line | None:
         entry = _Entry.model_validate_json(text)
     except ValidationError as error:
         raise ValueError(first_problem(error)) from None
+    if entry.time is None:
+        raise ValueError(f"has no time: none of {', '.join(_TIMES)}")
     usage = entry.usage
     if usage is None:
         if entry.error:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kvhouse.replayer.trace_request import TraceRequest
+from kvhouse.replayer.trace_select import Selection
 from kvhouse.replayer.traces import TraceStream
 
 
@@ -59,6 +60,7 @@ class TraceFigures:
     Attributes:
         trace: The file, the bundled trace or the description.
         format: What it was found to be.
+        selection: What was taken of it, and how it was stretched.
         requests: Requests taken.
         skipped: Lines of the file that hold no request to be served.
         cut: Requests that were cut to the maximum length.
@@ -80,6 +82,7 @@ class TraceFigures:
 
     trace: str
     format: str
+    selection: Selection
     requests: int
     skipped: int
     cut: int
@@ -142,6 +145,7 @@ class Description:
         return TraceFigures(
             trace=stream.name,
             format=stream.format,
+            selection=stream.selection,
             requests=requests,
             skipped=stream.tally.skipped,
             cut=stream.tally.cut,

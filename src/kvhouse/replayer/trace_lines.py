@@ -67,12 +67,16 @@ def parse_mooncake(text: str) -> Line:
         raise ValueError(f"not a JSON object: {show(text)}") from None
     if not isinstance(entry, dict):
         raise ValueError(f"not a JSON object: {show(text)}")
-    return Line(
+    line = Line(
         _milliseconds(_field(entry, "timestamp")),
         _tokens("input_length", _field(entry, "input_length")),
         _tokens("output_length", _field(entry, "output_length")),
         hash_ids_of(entry.get("hash_ids", [])),
     )
+    blocks = -(-line.prompt_tokens // MOONCAKE_BLOCK)
+    if len(line.hash_ids) > blocks:
+        raise ValueError(f"{len(line.hash_ids):,} hash_ids for {blocks:,} blocks of the prompt")
+    return line
 
 
 def nanoseconds_of(text: str, name: str) -> int:
