@@ -126,7 +126,10 @@ def _cells(text: str) -> list[str]:
 
 def _identities(texts: list[str]) -> tuple[int, ...]:
     return hash_ids_of(
-        [int(text) if text.isdecimal() and len(text) < 20 else text for text in texts]
+        [
+            int(text) if text.isascii() and text.isdigit() and len(text) < 20 else text
+            for text in texts
+        ]
     )
 
 
