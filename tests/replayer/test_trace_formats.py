@@ -252,7 +252,10 @@ def test_access_logs_in_the_shapes_of_the_api(tmp_path):
             },
         },
         {"timestamp": "2024-03-28T19:06:38.25Z", "response": {"usage": CHAT["usage"]}, "user": "u"},
-        {"custom_id": "b", "response": {"status_code": 200, "body": CHAT | {"created": 1711652799}}},
+        {
+            "custom_id": "b",
+            "response": {"status_code": 200, "body": CHAT | {"created": 1711652799}},
+        },
         {"time": 1711652800250, "tenant": "t", "usage": CHAT["usage"]},  # milliseconds
     ]
     stream = log(tmp_path, *entries)
