@@ -109,6 +109,18 @@ def test_parquet_is_read_across_row_groups_and_batches(tmp_path):
     assert read[-1].arrival == rows - 1
 
 
+def test_a_row_group_of_parquet_ends_with_its_rows_or_its_ids(tmp_path, monkeypatch):
+    monkeypatch.setattr("kvhouse.replayer.trace_write.ROW_GROUP", 5)
+    monkeypatch.setattr("kvhouse.replayer.trace_write.GROUP_IDS", 6)
+    plain = [TraceRequest(0.0, 9, 1)] * 7
+    named = [TraceRequest(0.0, 9, 1, (1, 2, 3), 3)] * 4
+    write_trace(plain + named, tmp_path / "t.parquet")
+    file = pyarrow.parquet.ParquetFile(tmp_path / "t.parquet")
+    groups = [file.metadata.row_group(index).num_rows for index in range(file.num_row_groups)]
+    assert groups == [5, 4, 2]
+    assert read_trace(tmp_path / "t.parquet").requests == plain + named
+
+
 def test_a_failed_writing_leaves_the_old_file(tmp_path):
     path = tmp_path / "t.jsonl"
     path.write_text("old")

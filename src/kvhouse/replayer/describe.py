@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -177,25 +178,50 @@ def describe(stream: TraceStream) -> TraceFigures:
     return description.figures(stream)
 
 
+class _Ids:
+    """A set of hash ids, most of which have neighbours in it: 64 of them share a word of bits."""
+
+    def __init__(self) -> None:
+        self._words: dict[int, int] = {}
+
+    def __contains__(self, identity: int) -> bool:
+        return bool(self._words.get(identity >> 6, 0) >> (identity & 63) & 1)
+
+    def __len__(self) -> int:
+        return sum(word.bit_count() for word in self._words.values())
+
+    def add(self, identities: Iterable[int]) -> None:
+        words = self._words
+        for identity in identities:
+            place = identity >> 6
+            words[place] = words.get(place, 0) | 1 << (identity & 63)
+
+    def update(self, other: _Ids) -> None:
+        for place, word in other._words.items():
+            self._words[place] = self._words.get(place, 0) | word
+
+
 class _BlockCounts:
     def __init__(self) -> None:
-        self._seen: dict[str | None, set[int]] = {}
+        self._seen: dict[str | None, _Ids] = {}
         self._sizes: set[int] = set()
         self._blocks = self._repeated = 0
 
     def add(self, request: TraceRequest) -> None:
-        seen = self._seen.setdefault(request.tenant, set())
+        seen = self._seen.setdefault(request.tenant, _Ids())
         ids = request.hash_ids[: request.prompt_blocks]
         self._blocks += len(ids)
         self._repeated += sum(identity in seen for identity in ids)
-        seen.update(request.hash_ids)
+        seen.add(request.hash_ids)
         self._sizes.add(request.hash_block)
 
     def repeats(self) -> Repeats:
         size = next(iter(self._sizes)) if len(self._sizes) == 1 else None
         share = self._repeated / self._blocks if self._blocks else None
-        distinct = len(set().union(*self._seen.values()))
-        return Repeats(size, self._blocks, distinct, self._repeated, share)
+        distinct = _Ids()
+        for seen in self._seen.values():
+            distinct.update(seen)
+        return Repeats(size, self._blocks, len(distinct), self._repeated, share)
 
 
 class _PrefixCounts:

@@ -10,8 +10,10 @@ from typing import IO, Any
 from kvhouse.errors import TraceError
 from kvhouse.replayer.trace_lines import Line
 
-#: Rows that are in memory at once.
-BATCH = 2**14
+#: Rows that pyarrow holds at once, and rows that become Python objects at once: a row may have
+#: thousands of hash ids.
+BATCH = 2**12
+PIECE = 2**6
 
 
 def pyarrow_parquet() -> tuple[Any, Any]:
@@ -42,7 +44,8 @@ def parquet_lines(stream: IO[bytes] | GzipFile, name: str) -> Iterator[tuple[int
             check_columns(list(file.schema_arrow.names))
             number = 0
             for batch in file.iter_batches(batch_size=BATCH):
-                for row in batch.to_pylist():
+                pieces = (batch.slice(at, PIECE) for at in range(0, len(batch), PIECE))
+                for row in (row for piece in pieces for row in piece.to_pylist()):
                     number += 1
                     try:
                         yield number, parse_row(row)

@@ -17,8 +17,10 @@ from kvhouse.replayer.trace_request import TraceRequest
 from kvhouse.replayer.trace_text import reason_of
 from kvhouse.spec.fields import show_path
 
-#: Requests in a row group of Parquet, and so in memory at once.
+#: At most so many requests, or about so many hash ids, make a row group of Parquet, which is held
+#: in memory until it is written.
 ROW_GROUP = 2**16
+GROUP_IDS = 2**21
 
 File = IO[bytes] | GzipFile
 Write = Callable[[dict[str, Any]], None]
@@ -143,16 +145,22 @@ def _parquet(file: File) -> Iterator[Write]:
     names = row_of(TraceRequest(0.0, 1, 1))
     schema = arrow.schema([(name, kinds.get(name, arrow.int32())) for name in names])
     rows: list[dict[str, Any]] = []
+    ids = 0
     with parquet.ParquetWriter(file, schema) as writer:
 
         def flush() -> None:
+            nonlocal ids
             writer.write_table(arrow.Table.from_pylist(rows, schema=schema))
             rows.clear()
+            ids = 0
 
         def write(row: dict[str, Any]) -> None:
+            nonlocal ids
             rows.append(row)
-            if len(rows) == ROW_GROUP:
+            ids += len(row["hash_ids"] or ())
+            if len(rows) >= ROW_GROUP or ids >= GROUP_IDS:
                 flush()
 
         yield write
-        flush()
+        if rows:
+            flush()
