@@ -287,20 +287,24 @@ def test_an_access_log_is_put_in_order_and_its_failures_are_counted(tmp_path):
         CHAT | {"created": 12},
         CHAT | {"created": 10},
         {"created": 11, "error": {"message": "too long"}},
+        {"created": 11, "status": 429},
+        {"created": 11, "response": {"status_code": 500, "body": {}}},
         CHAT | {"created": 11, "usage": {"prompt_tokens": 5, "completion_tokens": 0}},
         {"created": 11, "usage": {"prompt_tokens": 5, "total_tokens": 5}},  # an embedding
         CHAT | {"created": 11},
     )
     assert [request.arrival for request in stream] == [0.0, 1.0, 2.0]
-    assert stream.tally.skipped == 3
+    assert stream.tally.skipped == 5
     assert list(stream) == list(stream)
-    assert stream.tally.skipped == 3
+    assert stream.tally.skipped == 5
 
 
 @pytest.mark.parametrize(
     ("entry", "reason"),
     [
         ({"created": 1}, "has neither usage nor error"),
+        ({"created": 1, "status": 200}, "has neither usage nor error"),
+        ({"created": 1, "status": "incomplete"}, "has neither usage nor error"),
         ({"usage": CHAT["usage"]}, "has no time: none of created, created_at, timestamp, time"),
         (CHAT | {"created": "soon"}, "the time is 'soon'"),
         (CHAT | {"created": -1}, "the time is -1"),

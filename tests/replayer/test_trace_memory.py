@@ -4,6 +4,7 @@ import tracemalloc
 
 import pytest
 
+from kvhouse.replayer.arrivals import TimedArrivals
 from kvhouse.replayer.describe import describe
 from kvhouse.replayer.trace_table import TraceTable
 from kvhouse.replayer.trace_write import write_trace
@@ -58,6 +59,16 @@ def test_a_million_requests_in_memory_stay_far_below_a_gib():
     assert peak(lambda: read_trace(text)) < 120 * requests
 
 
+@pytest.mark.parametrize("times", [(0.0, 0.5, 0.5, 2.0), (2.0, 0.5, 0.0, 0.5)])
+def test_arrivals_of_a_table_are_those_of_the_list_that_it_was_made_of(times):
+    requests = [TraceRequest(time, index + 1, 1) for index, time in enumerate(times)]
+    listed, tabled = TimedArrivals(requests), TimedArrivals(TraceTable(requests))
+    for now in (-1.0, 0.0, 0.25, 0.5, 1.0, 9.0):
+        assert tabled.due(0, now) == listed.due(0, now)
+        assert tabled.next_moment(0, now) == listed.next_moment(0, now)
+    assert tabled.next_moment(0, 9.0) is None
+
+
 def test_a_damaged_giant_of_a_line_is_refused_early(tmp_path):
     path = tmp_path / "t.jsonl"
     with path.open("wb") as file:
@@ -82,6 +93,7 @@ def test_a_table_is_the_sequence_that_it_was_made_of():
     assert list(table) == list(table[0:3])
     assert table == tuple(requests)
     assert table != requests[:2]
+    assert hash(table) == hash(tuple(requests))
     assert table[-1] == requests[-1]
     assert table[1:] == requests[1:]
     assert (len(table), table.total_tokens, table.in_order) == (3, 27, False)

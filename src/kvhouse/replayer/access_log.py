@@ -11,6 +11,9 @@ from kvhouse.replayer.trace_request import MOST_TOKENS
 from kvhouse.replayer.trace_rows import Name, first_problem
 from kvhouse.spec.fields import show
 
+#: HTTP statuses from here on say that a request failed.
+_FAILED = 400
+
 _Count = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
 
 #: Where a response may lie in a line: the line itself, a gateway's log, a batch's output.
@@ -50,6 +53,7 @@ class _Entry(BaseModel):
     )
     usage: _Usage | None = Field(default=None, validation_alias=_anywhere("usage"))
     error: Any = Field(default=None, validation_alias=_anywhere("error"))
+    status: Any = Field(default=None, validation_alias=_anywhere("status", "status_code"))
     tenant: Name | None = Field(default=None, validation_alias=AliasChoices("tenant", "user"))
 
 
@@ -68,9 +72,10 @@ def parse_access_log(text: str) -> Line | None:
         raise ValueError(f"has no time: none of {', '.join(_TIMES)}")
     usage = entry.usage
     if usage is None:
-        if entry.error:
+        failed = isinstance(entry.status, int) and entry.status >= _FAILED
+        if entry.error or failed:
             return None
-        raise ValueError("has neither usage nor error")
+        raise ValueError("has neither usage nor error nor a status from 400 on")
     if not usage.prompt_tokens or not usage.output_tokens:
         return None
     cached = (usage.details.cached_tokens if usage.details else None) or 0

@@ -107,4 +107,4 @@ class TraceTable(Sequence[TraceRequest]):
         return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
 
     def __hash__(self) -> int:
-        return hash((len(self), self.total_tokens))
+        return hash(tuple(self))  # as an equal tuple has
