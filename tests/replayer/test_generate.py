@@ -271,6 +271,7 @@ def test_conversations_end_before_the_context_does():
         ("gamma:requests=1,rate=1,prompt=1,output=1", "cv is missing"),
         ("poisson:requests=1,rate=1,cv=2", "'cv' is unknown: poisson takes rate, requests"),
         ("poisson:requests=1,requests=2", "requests is there twice"),
+        ("poisson:" + "," * 5000, "a description has at most 2,000 characters"),
         ("poisson:requests", "'requests' is not of the form name=value"),
         ("poisson:requests=", "not of the form"),
         ("poisson:requests=0", "requests is '0', not a whole number from 1"),

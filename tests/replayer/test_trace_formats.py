@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+from random import Random
 
 import pyarrow
 import pyarrow.parquet
@@ -240,6 +241,59 @@ def test_parquet_that_is_refused(tmp_path, columns, reason):
     with pytest.raises(TraceError, match=reason) as caught:
         read_trace(path)
     assert str(path) in str(caught.value)
+
+
+WHOLE = [
+    b"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,374,44\n",
+    b'{"timestamp": 5, "input_length": 7, "output_length": 3, "hash_ids": [1]}\n',
+    b'arrival,prompt_tokens,output_tokens,tenant,hash_ids,hash_block\n1.5,9,2,"a,b",1 2,4\n',
+    b'{"arrival": 1e0, "prompt_tokens": 8, "output_tokens": 2, "tenant": "\\u00e9"}\n',
+    b'{"created": 17, "usage": {"prompt_tokens": 22, "completion_tokens": 2}, "user": "u"}\n',
+]
+
+
+@settings(deadline=None, max_examples=400)
+@given(st.sampled_from(WHOLE), st.data())
+def test_damage_is_answered_in_one_line_or_is_harmless(tmp_path_factory, whole, data):
+    packed = data.draw(st.booleans())
+    content = bytearray(gzip.compress(whole) if packed else whole)
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(content) - 1))
+        length = data.draw(st.integers(0, 6))
+        piece = st.binary(max_size=6) | st.sampled_from([b"-", b"1e400", b'"', b"[", b"}", b"\n"])
+        content[place : place + length] = data.draw(piece)
+        content = content or bytearray(b"x")
+    path = tmp_path_factory.mktemp("t") / "trace"
+    path.write_bytes(content)
+    said, read = "", ()
+    try:
+        read = read_trace(path).requests
+    except TraceError as error:
+        said = str(error)
+    assert said.isprintable()
+    assert bool(read) or str(path) in said
+    assert all(r.arrival >= 0 and r.prompt_tokens > 0 < r.output_tokens for r in read)
+
+
+def test_damaged_parquet_is_answered_in_one_line_or_is_harmless(tmp_path):
+    path, chance = tmp_path / "t.parquet", Random(1)
+    write_trace(TraceStream("mooncake-conv"), path)
+    whole, refused = path.read_bytes(), 0
+    for _ in range(200):
+        content = bytearray(whole)
+        for _ in range(chance.randint(1, 4)):  # half of them in the footer
+            first = chance.choice((0, len(content) - 1500))
+            content[chance.randrange(first, len(content))] = chance.randrange(256)
+        path.write_bytes(content)
+        said, read = "", ()
+        try:
+            read = read_trace(path).requests
+        except TraceError as error:
+            said = str(error)
+            refused += 1
+        assert said.isprintable()
+        assert bool(read) or str(path) in said
+    assert refused > 100
 
 
 CHAT = {"created": 1711652795, "usage": {"prompt_tokens": 22, "completion_tokens": 2}}

@@ -45,6 +45,7 @@ KINDS = {
 _DESCRIPTION = re.compile(rf"({'|'.join(KINDS)})(?::(.*))?", re.DOTALL)
 _CALL = re.compile(r"(\w+)\((.*)\)", re.DOTALL)
 _OUTSIDE_COMMA = re.compile(r",(?![^()]*\))")
+_MOST_CHARACTERS = 2000
 _MOST_SEED = 2**64 - 1
 
 
@@ -84,6 +85,8 @@ def generator_of(source: str, read: ReadTrace) -> Generator | None:
     if match is None:
         return None
     try:
+        if len(source) > _MOST_CHARACTERS:
+            raise TraceError(f"a description has at most {_MOST_CHARACTERS:,} characters")
         return _generator(_Options(match[1], match[2] or ""), read)
     except TraceError as error:
         shown = source if len(source) <= 80 and source.isprintable() else show(source)

@@ -52,5 +52,6 @@ def parquet_lines(stream: IO[bytes] | GzipFile, name: str) -> Iterator[tuple[int
                     except ValueError as error:
                         raise TraceError(f"{name}, row {number}: {error}") from None
     except (arrow.ArrowException, OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
+        words = " ".join(str(error).split())
+        reason = "".join(letter if letter.isprintable() else "?" for letter in words)
         raise TraceError(f"trace {name}: cannot be read as Parquet: {reason[:200]}") from None
