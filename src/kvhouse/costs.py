@@ -18,6 +18,7 @@ from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
 from kvhouse.spec.model import ModelSpec
 from kvhouse.spec.reach import Reach
+from kvhouse.spec.weight_formats import WEIGHT_FORMATS
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +88,26 @@ class _Reading:
         The step's own tokens are written, and a fused kernel need not read them back.
         """
         if self.reach.kind == "another":
-            return self.other_tokens * self.entry_bytes
-        return (first - self.reach.first(first)) // self.stride * self.entry_bytes
+            return self._other_bytes * (first > 0)
+        return self._between(self.reach.first(first), first)
 
-    def written_bytes(self, count: int) -> int:
-        """Bytes that a row of ``count`` tokens must leave behind."""
+    def written_bytes(self, first: int, count: int) -> int:
+        """Bytes that a row of ``count`` tokens must leave behind for the token after it.
+
+        What no later token sees need not be written. Another input is written with the first row.
+        """
         if self.reach.kind == "another":
-            return 0
-        return min(count, self.reach.tokens or count) // self.stride * self.entry_bytes
+            return self._other_bytes * (first == 0)
+        end = first + count
+        return self._between(max(first, self.reach.first(end)), end)
+
+    @property
+    def _other_bytes(self) -> int:
+        return self.other_tokens // self.stride * self.entry_bytes
+
+    def _between(self, first: int, end: int) -> int:
+        """Bytes of the entries that the tokens from ``first`` to before ``end`` complete."""
+        return (end // self.stride - first // self.stride) * self.entry_bytes
 
     def flops(self, first: int, count: int) -> int:
         """FLOPs of attention for ``count`` tokens from position ``first`` on."""
@@ -116,6 +129,25 @@ class _Reading:
         return chunks * _rising(0, self.reach.tokens) + _rising(0, rest)
 
 
+#: In what the factors are multiplied at the fastest where weights are stored in such a format; a
+#: format that no device multiplies in is widened to the model's own dtype.
+_FACTORS = {
+    "fp8": "float8",
+    "fp8-block": "float8",
+    "mxfp8": "float8",
+    "int8": "int8",
+    "int4": "int4",
+    "mxfp4": "float4",
+    "nvfp4": "float4",
+}
+
+
+def _factors(weight_dtype: str, own: str) -> str:
+    return _FACTORS.get(
+        weight_dtype, own if WEIGHT_FORMATS[weight_dtype].quantised else weight_dtype
+    )
+
+
 def _flops_for(device: Device, dtype: str) -> tuple[float | None, str]:
     try:
         return device.flops_for(dtype)
@@ -134,13 +166,15 @@ def _readings(spec: ModelSpec, layout: KVLayout) -> list[_Reading]:
     for layer in spec.layers:
         for part in layer.parts:
             flops[part.reach] = flops.get(part.reach, 0) + part.attention_flops(1)
-    entries: dict[tuple[Reach, int, int], int] = {}
-    for group in layout.groups:
-        key = (group.reach, group.stride, group.other_tokens)
-        entries[key] = entries.get(key, 0) + group.entry_bytes
     return [
-        _Reading(reach, stride, entry_bytes, flops.pop(reach, 0), other_tokens)
-        for (reach, stride, other_tokens), entry_bytes in entries.items()
+        _Reading(
+            kind.reach,
+            kind.stride,
+            kind.entry_bytes,
+            flops.pop(kind.reach, 0),
+            kind.other_tokens,
+        )
+        for _, kind in layout.kinds
     ]
 
 
@@ -148,7 +182,7 @@ class Roofline:
     """The cost of steps of one model, laid out in one way, on one device.
 
     What it leaves out is small, and leaving it out keeps the floor a floor: embedding look-ups,
-    norms, activations and the attention's softmax.
+    norms, activations, the attention's softmax and tokens that wait to be compressed.
     """
 
     def __init__(
@@ -175,8 +209,11 @@ class Roofline:
         self._weights_stored = spec.weight_bytes(weight_dtype)
         #: FLOP/s used, and the dtype that this rate is for: see ``Device.flops_for``.
         #: None and "unknown" where the device has none; bandwidth alone then makes the floor.
-        self.flop_rate, self.compute_dtype = _flops_for(device, self.weight_dtype)
+        self.flop_rate, self.compute_dtype = _flops_for(
+            device, _factors(self.weight_dtype, spec.dtype)
+        )
         self._readings = _readings(spec, layout)
+        self._state_bytes = spec.state_bytes(dtype=layout.dtype)
         # The output projection is needed only for rows that sample. Where it is narrower than the
         # residual stream (OPT-350M), the other rows are counted a little too low: still a floor.
         self._head = spec.vocab_size * spec.hidden_size
@@ -196,24 +233,29 @@ class Roofline:
         """
         return self._cost([(context, 1, True)], batch)
 
-    def prefill(self, tokens: int) -> StepCost:
-        """The cost of one whole prompt in one step, its first new token sampled."""
-        return self._cost([(0, tokens, True)])
+    def prefill(self, tokens: int, cached: int = 0) -> StepCost:
+        """The cost of one whole prompt in one step, its first new token sampled.
+
+        Args:
+            tokens: Tokens of the prompt.
+            cached: How many of them are in the pool already; fewer than ``tokens``.
+        """
+        return self._cost([(cached, tokens - cached, True)])
 
     def _cost(self, rows: list[tuple[int, int, bool]], times: int = 1) -> StepCost:
         """The cost of rows of ``(first position, tokens, samples)``, each taken ``times`` times."""
-        tokens = samples = kv_read = kv_written = attention_flops = 0
+        tokens = samples = resumed = kv_read = kv_written = attention_flops = 0
         for first, count, sampled in rows:
             tokens += count
             samples += sampled
+            resumed += first > 0
             for reading in self._readings:
                 kv_read += reading.read_bytes(first)
-                kv_written += reading.written_bytes(count)
+                kv_written += reading.written_bytes(first, count)
                 attention_flops += reading.flops(first, count)
-        # A state is read and written whole, whatever the number of tokens.
-        states = len(rows) * self.layout.slot_bytes
-        kv_read = times * (kv_read + states)
-        kv_written = times * (kv_written + states)
+        # A state is written whole, and read whole unless it only begins.
+        kv_read = times * (kv_read + resumed * self._state_bytes)
+        kv_written = times * (kv_written + len(rows) * self._state_bytes)
         attention_flops *= times
         read_parameters = (self._body + self._head * bool(samples)) * bool(tokens)
         weight_bytes = read_parameters * self._weights_stored // self._parameters

@@ -40,7 +40,7 @@ def make_scheduler() -> Callable[..., Scheduler]:
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def answer() -> Callable[..., StepResult]:
     """The result of a step in which the requests in ``stops`` sampled a stop token."""
 

@@ -18,10 +18,13 @@ def test_paged_holds_only_what_is_written_and_the_tail(make_scheduler, answer):
     assert scheduler.ledger().to_dict() == {
         "total": 64 * 192,
         "used": 6 * 192,
+        "shared": 0,
         "reserved": 2 * 192,
         "internal": 0,
         "external": 0,
+        "cached": 0,
         "free": 56 * 192,
+        "saved": 0,
     }
 
 
@@ -41,10 +44,13 @@ def test_contiguous_reserves_to_the_maximum_length(make_scheduler, answer):
     assert scheduler.ledger().to_dict() == {
         "total": 40 * 192,
         "used": 2 * 4 * 192,
+        "shared": 0,
         "reserved": 2 * 4 * 192,
         "internal": 2 * 8 * 192,
         "external": 0,
+        "cached": 0,
         "free": 8 * 192,  # two blocks, and the third request needs four: too few, not scattered
+        "saved": 0,
     }
 
 

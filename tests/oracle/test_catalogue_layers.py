@@ -16,7 +16,10 @@ ELSEWHERE = {
     *("mimo-7b", "minimax-m3"),
 }
 #: Their cache layers come with the model's class; the sweep over all architectures has that.
-OWN_CACHE_LAYERS = {"deepseek-v4-flash", "deepseek-v4-pro"}
+OWN_CACHE_LAYERS = {
+    *("deepseek-v4-flash", "deepseek-v4-pro", "deepseek-v4-flash-nvfp4", "deepseek-v4-pro-nvfp4"),
+    *("minimax-m3-nvfp4",),
+}
 
 
 def without_marks(config: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ MEMORY = make_memory("paged", KVLayout.of(SPEC, "fp32", 2), 4, 32, 0.0)  # 4 blo
 
 
 def interval(start, seconds, step, tokens, running, waiting, preempted, used, free):
-    ledger = Ledger(64, used, 64 - used - free, 0, 0, free)
+    ledger = Ledger(64, used, 0, 64 - used - free, 0, 0, 0, free, 0)
     return Interval(start, seconds, step, tokens, running, waiting, preempted, ledger)
 
 
@@ -57,9 +57,11 @@ def test_figures_by_hand():
     assert (result.per_token_seconds.p50, result.per_token_seconds.max) == (3.0, 3.0)
     assert result.ledger.mean_bytes == {
         "used": pytest.approx((24 + 144 + 0 + 32) / 10),
+        "shared": 0.0,
         "reserved": pytest.approx((8 + 48 + 0 + 0) / 10),
         "internal": 0.0,
         "external": 0.0,
+        "cached": 0.0,
         "free": pytest.approx((32 + 0 + 256 + 96) / 10),
     }
     assert result.ledger.mean_share["used"] == pytest.approx(20 / 64)
@@ -76,9 +78,11 @@ def test_nothing_came():
     assert result.ledger.mean_bytes["free"] == 64.0
     assert result.ledger.mean_share == {
         "used": 0.0,
+        "shared": 0.0,
         "reserved": 0.0,
         "internal": 0.0,
         "external": 0.0,
+        "cached": 0.0,
         "free": 1.0,
     }
 

@@ -12,7 +12,8 @@ Model = Annotated[
     str,
     typer.Argument(
         help="Catalogue name such as llama-2-7b, directory with a config.json, config or GGUF "
-        "file. A wrong name is answered with the closest ones."
+        "file, or org/name of the Hugging Face Hub, of which only config and headers are read. "
+        "A wrong name is answered with the closest ones."
     ),
 ]
 Device = Annotated[
@@ -44,7 +45,9 @@ KvFormat = Annotated[str, typer.Option("--kv-format", help="bf16, fp16 or fp32."
 WeightDtype = Annotated[
     str | None,
     typer.Option(
-        "--weight-dtype", help="float32, bfloat16 or float16. By default as the model is published."
+        "--weight-dtype",
+        help="float32, bfloat16, float16, fp8, fp8-block, int8, int4, mxfp4, mxfp8, nvfp4 or nf4. "
+        "By default as the model is published.",
     ),
 ]
 BlockSize = Annotated[int, typer.Option("--block-size", metavar="TOKENS", help="Tokens per block.")]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from kvhouse.core.memory import KVMemory
 from kvhouse.core.policy import PAGED
+from kvhouse.core.queue import get_order
 from kvhouse.core.request import Request, RequestState
 
 if TYPE_CHECKING:
@@ -36,13 +38,14 @@ def _require(holds: bool, rule: str) -> None:
 
 
 def _check_blocks(memory: KVMemory) -> None:
-    held = [block for holder in memory.holders for block in memory.holding(holder).blocks()]
+    held = Counter(block for holder in memory.holders for block in memory.holding(holder).blocks())
     free = memory.pool.free_ids()
     _require(
-        sorted(held + free) == list(range(memory.total_blocks)),
-        "every block is free or in exactly one table",
+        sorted([*held, *free]) == list(range(memory.total_blocks)),
+        "every block is either free or in a table",
     )
     _require(len(free) == memory.free_blocks, "the count of free blocks is the number of free ids")
+    _check_references(memory, held)
     slots = [memory.holding(holder).slot for holder in memory.holders]
     taken = [slot for slot in slots if slot is not None]
     _require(
@@ -60,14 +63,39 @@ def _check_blocks(memory: KVMemory) -> None:
             _require(steps <= {1}, f"the blocks of contiguous request {holder} are one run")
 
 
+def _check_references(memory: KVMemory, held: Counter[int]) -> None:
+    several = [block for block, holders in held.items() if holders > 1]
+    if not memory.sharing:
+        _require(not several, "no block is in two tables")
+        return
+    pool = memory.sharing.pool
+    _require(
+        all(pool.references[block] == held[block] for block in range(memory.total_blocks)),
+        "a block's references are the tables that it stands in",
+    )
+    _require(all(pool.content(block) for block in several), "a shared block is sealed")
+    _require(
+        pool.cached_blocks == sum(pool.content(block) is not None for block in pool.free_ids()),
+        "the count of cached blocks is the number of free blocks with content",
+    )
+    _require(
+        (sum(pool.shared_blocks), sum(pool.saved_blocks))
+        == (len(several), sum(held[block] - 1 for block in several)),
+        "the counts of shared blocks are those of the tables",
+    )
+
+
 def _check_queues(scheduler: Scheduler) -> None:
     running = [request.id for request in scheduler.running]
     waiting = [request.id for request in scheduler.waiting]
     _require(
         set(scheduler.memory.holders) == set(running), "exactly the running requests hold memory"
     )
-    order = running + waiting
-    _require(order == sorted(set(order)), "requests stand in the order of their submission")
+    _require(not set(running) & set(waiting), "no request both runs and waits")
+    keys = [get_order(scheduler.config.order)(request) for request in scheduler.running]
+    _require(keys == sorted(keys), "running requests stand in their order")
+    if scheduler.config.order == "fcfs":
+        _require(running + waiting == sorted(running + waiting), "the older run before the younger")
     for request in scheduler.waiting:
         _require(request.state is RequestState.WAITING, f"request {request.id} is waiting")
         _require(
@@ -83,10 +111,10 @@ def _check_running(request: Request, memory: KVMemory) -> None:
     _require(
         request.generated < request.max_new_tokens, f"request {request.id} has tokens to generate"
     )
-    for group, table in zip(memory.layout.groups, memory.holding(request.id).tables, strict=True):
-        oldest = group.first_block(request.computed)
+    for table in memory.holding(request.id).tables:
+        oldest = table.group.first_block(request.computed)
         _require(
-            table.first <= oldest and group.end_block(written) <= table.end,
+            table.first <= oldest and table.group.end_block(written) <= table.end,
             f"request {request.id} writes and reads only its own blocks",
         )
 
@@ -94,8 +122,8 @@ def _check_running(request: Request, memory: KVMemory) -> None:
 def _check_ledger(scheduler: Scheduler) -> None:
     ledger = scheduler.ledger()
     classes = ledger.to_dict()
-    total = classes.pop("total")
+    total, _ = classes.pop("total"), classes.pop("saved")
     _require(min(classes.values()) >= 0, "no class of the ledger is negative")
     _require(sum(classes.values()) == total, "the ledger's classes sum to the pool")
     if not scheduler.has_work:
-        _require(ledger.free == total, "everything is free when idle")
+        _require(ledger.free + ledger.cached == total, "everything is free when idle")

@@ -56,6 +56,24 @@ class Placement:
     max_length: int
     in_flight: int
 
+    def require(self, max_length: int, token_budget: int) -> None:
+        """Refuse requests or steps that the placement has no room for.
+
+        Raises:
+            KvhouseError: Requests may be longer than ``max_length``, or steps compute more of one
+                than ``in_flight``.
+        """
+        if max_length > self.max_length:
+            raise KvhouseError(
+                f"max_length {max_length:,}: the KV memory was planned for requests of at most "
+                f"{self.max_length:,} tokens; give both the same"
+            )
+        if min(max_length, token_budget) > self.in_flight:
+            raise KvhouseError(
+                f"token_budget {token_budget:,}: the KV memory was planned for steps of at most "
+                f"{self.in_flight:,} tokens of a request; give both the same"
+            )
+
     def blocks_to_admit(self, known: int, prompt: int, new: int) -> int:
         """Blocks that a request takes when it is admitted.
 

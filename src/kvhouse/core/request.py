@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from kvhouse.core.keys import BlockKeys
+
 
 class RequestState(StrEnum):
     """Where a request is. There is no prefill or decode state: see ``Request.remaining``."""
@@ -29,6 +31,10 @@ class Request:
         generated: Tokens sampled so far.
         computed: Tokens whose keys and values lie in the pool.
         in_flight: Tokens that the step under way is computing.
+        preemptions: How often it lost its memory.
+        reused: Tokens that were found in the pool when it was admitted, over all admissions.
+        priority: Its place where the scheduler goes by priority; lower goes first.
+        keys: What its blocks hold, where prefixes can be shared.
     """
 
     id: int
@@ -38,7 +44,10 @@ class Request:
     computed: int = 0
     in_flight: int = 0
     preemptions: int = 0
+    reused: int = 0
     state: RequestState = RequestState.WAITING
+    priority: int = 0
+    keys: BlockKeys | None = None
 
     @property
     def known(self) -> int:
@@ -49,6 +58,11 @@ class Request:
     def remaining(self) -> int:
         """Known tokens that no step has taken up yet; one of them for a decoding request."""
         return self.known - self.computed - self.in_flight
+
+    @property
+    def decoding(self) -> bool:
+        """Whether its next step computes the token that was sampled last and no other."""
+        return self.generated > 0 and self.known - self.computed == 1
 
     @property
     def most_slots(self) -> int:

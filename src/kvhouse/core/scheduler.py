@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import insort
 from dataclasses import dataclass
 
 from kvhouse.core.check import check
+from kvhouse.core.keys import BlockKeys
 from kvhouse.core.ledger import Ledger, account
 from kvhouse.core.memory import KVMemory, Refusal
+from kvhouse.core.queue import WaitingQueue, get_order
 from kvhouse.core.request import Request, RequestState
 from kvhouse.core.step import Executor, Row, StepPlan, StepResult
 from kvhouse.errors import KvhouseError, RequestRejected
@@ -24,18 +26,24 @@ class SchedulerConfig:
         max_length: Longest request, prompt and output together, in tokens.
         token_budget: Most tokens computed in one step.
         max_running: Most requests that hold memory at once.
+        order: Who goes first: a key of ``core.queue.ORDERS``.
+        prefill_first: Whether decoding waits while any prompt is still to be computed; otherwise
+            both share a step, decoding first.
         checked: Check every invariant after every step; slow, for tests and debugging.
 
     Raises:
-        KvhouseError: A limit below 1.
+        KvhouseError: A limit below 1, or no such order.
     """
 
     max_length: int
     token_budget: int = DEFAULT_TOKEN_BUDGET
     max_running: int = DEFAULT_MAX_RUNNING
+    order: str = "fcfs"
+    prefill_first: bool = False
     checked: bool = False
 
     def __post_init__(self) -> None:
+        get_order(self.order)
         for name in ("max_length", "token_budget", "max_running"):
             value = getattr(self, name)
             if value < 1:
@@ -49,12 +57,17 @@ class Scheduler:
     prefill, chunked prefill, decode and resuming after a preemption are that one rule. When
     the pool runs dry the last arrived gives its blocks up and goes back to the head of the
     queue, so the oldest request always gets on and in the end every request finishes.
+
+    Raises:
+        KvhouseError: The memory was planned for shorter requests or smaller steps than these.
     """
 
     def __init__(self, memory: KVMemory, config: SchedulerConfig) -> None:
+        memory.placement.require(config.max_length, config.token_budget)
         self.memory = memory
         self.config = config
-        self.waiting: deque[Request] = deque()
+        self._order = get_order(config.order)
+        self.waiting = WaitingQueue(self._order)
         self.running: list[Request] = []
         #: Why the head of the queue was not admitted in the last step, if it was memory.
         self.refusal: Refusal | None = None
@@ -67,16 +80,30 @@ class Scheduler:
         """Whether any request is waiting or running."""
         return bool(self.waiting or self.running)
 
-    def submit(self, prompt_tokens: int, max_new_tokens: int) -> Request:
-        """Put a request at the end of the queue.
+    def submit(
+        self,
+        prompt_tokens: int,
+        max_new_tokens: int,
+        keys: BlockKeys | None = None,
+        priority: int = 0,
+    ) -> Request:
+        """Put a request into the queue.
+
+        Args:
+            prompt_tokens: Tokens known from the start.
+            max_new_tokens: The most tokens that may be generated.
+            keys: What its blocks hold, where its prefix may be shared.
+            priority: Where the order goes by priority, its place: lower goes first.
 
         Raises:
             RequestRejected: It could never finish here; the reason is given in tokens and bytes.
         """
-        request = Request(self._submitted, prompt_tokens, max_new_tokens)
+        request = Request(
+            self._submitted, prompt_tokens, max_new_tokens, priority=priority, keys=keys
+        )
         self._refuse_the_impossible(request)
         self._submitted += 1
-        self.waiting.append(request)
+        self.waiting.push(request)
         return request
 
     def cancel(self, request: Request) -> None:
@@ -100,8 +127,7 @@ class Scheduler:
             raise RuntimeError(f"step {self._step.index} is still under way: apply it first")
         self.refusal = None
         preempted: list[int] = []
-        budget = self._continue_running(self.config.token_budget, preempted)
-        admitted = [] if preempted else self._admit_waiting(budget)
+        admitted = self._choose(preempted)
         rows = tuple(self._row(request) for request in self.running if request.in_flight)
         seals = tuple(block for row in rows for block in self._sealed_by(row))
         self._step = StepPlan(self._steps, rows, seals, tuple(admitted), tuple(preempted))
@@ -126,6 +152,7 @@ class Scheduler:
             request = requests.get(row.request)
             if request is None:  # cancelled while the step ran
                 continue
+            self.memory.seal(request, row.first, row.count)
             request.computed += row.count
             request.in_flight = 0
             request.generated += row.samples
@@ -164,7 +191,7 @@ class Scheduler:
 
     def ledger(self) -> Ledger:
         """Account for every byte of the pool as it is now."""
-        return account(self.memory, self.running, self.waiting[0] if self.waiting else None)
+        return account(self.memory, self.running, self.waiting.head)
 
     def _refuse_the_impossible(self, request: Request) -> None:
         prompt, new = request.prompt_tokens, request.max_new_tokens
@@ -187,11 +214,27 @@ class Scheduler:
                 f"({self.memory.total_blocks:,} blocks)"
             )
 
-    def _continue_running(self, budget: int, preempted: list[int]) -> int:
-        """Give the running requests tokens, oldest first, and return the budget left."""
+    def _choose(self, preempted: list[int]) -> list[int]:
+        """Say who computes how many tokens in this step, and return who was admitted to it."""
+        budget = self.config.token_budget
+        if not self.config.prefill_first:
+            budget = self._continue(self.running, budget, preempted)
+            return [] if preempted else self._admit_waiting(budget)
+        prompts = [request for request in self.running if not request.decoding]
+        left = self._continue(prompts, budget, preempted)
+        admitted = [] if preempted else self._admit_waiting(left)
+        if not any(request.in_flight for request in self.running):
+            self._continue(self.running, budget, preempted)
+        return admitted
+
+    def _continue(self, requests: list[Request], budget: int, preempted: list[int]) -> int:
+        """Give running requests tokens, in their order, and return the budget left."""
         position = 0
-        while position < len(self.running) and budget:
-            request = self.running[position]
+        while position < len(requests) and budget:
+            request = requests[position]
+            position += 1
+            if request.state is not RequestState.RUNNING:  # lost its memory in this very loop
+                continue
             count = min(request.remaining, budget)
             while not self.memory.grow(request, request.computed + count):
                 victim = self.running[-1]
@@ -201,7 +244,6 @@ class Scheduler:
                     return budget
             request.in_flight = count
             budget -= count
-            position += 1
         return budget
 
     def _preempt(self, victim: Request) -> None:
@@ -211,17 +253,19 @@ class Scheduler:
         victim.computed = 0
         victim.preemptions += 1
         victim.state = RequestState.WAITING
-        self.waiting.appendleft(victim)
+        self.waiting.push(victim)
 
     def _admit_waiting(self, budget: int) -> list[int]:
         """Admit from the head of the queue until the budget, the limit or the memory ends."""
         admitted: list[int] = []
-        while self.waiting and budget and len(self.running) < self.config.max_running:
-            head = self.waiting[0]
+        while budget and len(self.running) < self.config.max_running:
+            head = self.waiting.head
+            if head is None:
+                break
             self.refusal = self.memory.admit(head, alone=not self.running)
             if self.refusal is not None:
                 break
-            self.running.append(self.waiting.popleft())
+            insort(self.running, self.waiting.pop(), key=self._order)
             head.state = RequestState.RUNNING
             head.in_flight = min(head.remaining, budget)
             budget -= head.in_flight
@@ -230,20 +274,24 @@ class Scheduler:
 
     def _row(self, request: Request) -> Row:
         end = request.computed + request.in_flight
-        holding = self.memory.holding(request.id)
+        tables, starts = self.memory.tables(request.id, end)
         return Row(
             request.id,
             request.computed,
             request.in_flight,
             samples=end == request.known,
-            tables=self.memory.tables(request.id, end),
-            starts=tuple(table.first for table in holding.tables),
-            slot=holding.slot,
+            tables=tables,
+            starts=starts,
+            slot=self.memory.holding(request.id).slot,
         )
 
     def _sealed_by(self, row: Row) -> list[int]:
         """The blocks whose last token this row writes."""
         sealed: list[int] = []
+        # Blocks of every group end at multiples of the layout's block size.
+        size = self.memory.layout.block_size
+        if row.first // size == (row.first + row.count) // size:
+            return sealed
         for group, start, table in zip(
             self.memory.layout.groups, row.starts, row.tables, strict=True
         ):

@@ -64,7 +64,10 @@ class EngineConfig:
             KvhouseError: A limit is out of range.
         """
         return SchedulerConfig(
-            spec.length_limit(self.max_length), self.token_budget, self.max_running, self.checked
+            spec.length_limit(self.max_length),
+            self.token_budget,
+            self.max_running,
+            checked=self.checked,
         )
 
 

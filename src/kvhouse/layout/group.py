@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import gcd
 
 from kvhouse.formats import KVFormat
 from kvhouse.spec.layers import Layer
@@ -56,6 +57,10 @@ class LayerGroup:
         """Index of the first block that the token at ``position`` still needs."""
         return self.reach.first(position) // self.block_size
 
+    def passed_at(self, block: int) -> int:
+        """The first position that needs nothing of ``block`` nor of those before it."""
+        return self.reach.last((block + 1) * self.block_size - 1) + 1
+
     def end_block(self, tokens: int) -> int:
         """Index after the last block that holds one of the first ``tokens`` tokens."""
         held = self.other_tokens if self.reach.kind == "another" else tokens
@@ -65,8 +70,9 @@ class LayerGroup:
         """The most blocks that a request holds at once on its way to ``tokens`` tokens.
 
         A window of ``w`` tokens needs, before the oldest can go, ``w - 1`` earlier tokens and
-        those of one step, which may begin and end anywhere in a block. (vLLM plans the same for
-        a sliding window: ``SlidingWindowSpec.max_memory_usage_bytes``.)
+        those of one step, which may begin and end anywhere in a block. (vLLM plans the same, and
+        at times one block more: ``SlidingWindowSpec.max_memory_usage_bytes``.) A chunk begins at
+        multiples of its length only.
 
         Args:
             tokens: Tokens of the request.
@@ -76,4 +82,5 @@ class LayerGroup:
         if not self.reach.tokens:
             return whole
         span = self.reach.tokens - 1 + min(in_flight, tokens)
-        return min(whole, -(-span // self.block_size) + 1)
+        apart = gcd(self.reach.tokens, self.block_size) if self.reach.kind == "chunk" else 1
+        return min(whole, -(-(span - apart) // self.block_size) + 1)

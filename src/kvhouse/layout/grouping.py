@@ -34,42 +34,42 @@ def make_groups(
 ) -> tuple[tuple[LayerGroup, ...], int]:
     """Cut the parts that keep tokens into groups, and choose the bytes of a block.
 
-    Of all sizes at which blocks end with a layer, the one is taken that pads least the kind that
-    it pads most, and of these the largest.
+    Of all sizes the one is taken that pads least the kind that it pads most, and of these the
+    largest; but none that makes more than ``MOST_GROUPS``, if there is another.
 
     Returns:
         The groups and the bytes of a block; no groups and 0 where no part keeps tokens.
     """
     wholes = [
         LayerGroup(
-            tuple(members), kind.reach, kv_format, dtype, lcm(block_size, kind.stride),
-            kind.stride, other_tokens,
+            tuple(members),
+            kind.reach,
+            kv_format,
+            dtype,
+            lcm(block_size, kind.stride),
+            kind.stride,
+            other_tokens,
         )
-        for kind, members in _by_kind(parts).items()
-    ]  # fmt: skip
-    if len(wholes) <= 1:
-        return tuple(wholes), sum(whole.layer_bytes for whole in wholes)
-    block_bytes = max(_candidates(wholes), key=lambda size: (-_padding(wholes, size), size))
-    groups = [group for whole in wholes for group in _cut(whole, block_bytes)]
+        for kind, members in _by_kind(parts, other_tokens).items()
+    ]
+    sizes = [_sizes(whole) for whole in wholes]
+    block_bytes = _choose(sizes)
+    groups = [
+        replace(whole, layers=tuple(layers))
+        for whole, each in zip(wholes, sizes, strict=True)
+        for layers in _cut(whole.layers, each, block_bytes)
+    ]
     return tuple(groups), block_bytes
 
 
-def _by_kind(parts: Iterable[Layer]) -> dict[Kind, list[Layer]]:
+def _by_kind(parts: Iterable[Layer], other_tokens: int) -> dict[Kind, list[Layer]]:
     """The parts that keep tokens, by kind; kinds in the order of their first part."""
     kinds: dict[Kind, list[Layer]] = {}
     for part in parts:
-        if (part.vectors or part.fixed) and part.reach.kind != "fixed":
+        keeps = part.reach.kind != "fixed" and (other_tokens or not part.across)
+        if keeps and (part.vectors or part.fixed):
             kinds.setdefault(Kind(part.reach, part.stride), []).append(part)
     return kinds
-
-
-def _candidates(wholes: list[LayerGroup]) -> set[int]:
-    """Sizes at which the first blocks of some kind end with a layer."""
-    sizes = {size for whole in wholes for size in accumulate(_sizes(whole))}
-    largest = max(max(_sizes(whole)) for whole in wholes)
-    fitting = {size for size in sizes if size >= largest}
-    few = {size for size in fitting if sum(len(_cut(w, size)) for w in wholes) <= MOST_GROUPS}
-    return few or {max(fitting)}
 
 
 def _sizes(whole: LayerGroup) -> list[int]:
@@ -78,19 +78,46 @@ def _sizes(whole: LayerGroup) -> list[int]:
     return [entries * layer.token_bytes(whole.format, whole.dtype) for layer in whole.layers]
 
 
-def _cut(whole: LayerGroup, block_bytes: int) -> list[LayerGroup]:
+def _choose(sizes: list[list[int]]) -> int:
+    """The bytes of a block, from those of each layer of each kind."""
+    if len(sizes) < 2:
+        return sum(map(sum, sizes))
+    # A block larger than what its fullest group fills is cut down to that without another change,
+    # so only what consecutive layers fill need be tried.
+    largest = max(map(max, sizes))
+    runs = {run for each in sizes for run in _runs(each) if run >= largest}
+    few = {run for run in runs if sum(_count(each, run) for each in sizes) <= MOST_GROUPS}
+    return max(few or {max(runs)}, key=lambda run: (-_padding(sizes, run), run))
+
+
+def _runs(sizes: list[int]) -> set[int]:
+    """Bytes of all runs of consecutive layers."""
+    return {run for start in range(len(sizes)) for run in accumulate(sizes[start:])}
+
+
+def _cut(layers: tuple[Layer, ...], sizes: list[int], block_bytes: int) -> list[list[Layer]]:
     """Fill blocks with the layers one after the other."""
     cuts: list[list[Layer]] = []
     room = 0
-    for layer, size in zip(whole.layers, _sizes(whole), strict=True):
+    for layer, size in zip(layers, sizes, strict=True):
         if not cuts or size > room:
             cuts.append([])
             room = block_bytes
         cuts[-1].append(layer)
         room -= size
-    return [replace(whole, layers=tuple(layers)) for layers in cuts]
+    return cuts
 
 
-def _padding(wholes: list[LayerGroup], block_bytes: int) -> float:
-    """The largest share of padding that a kind has, by the bytes of its layers."""
-    return max(len(_cut(w, block_bytes)) * block_bytes / sum(_sizes(w)) for w in wholes)
+def _count(sizes: list[int], block_bytes: int) -> int:
+    """How many groups ``_cut`` makes."""
+    count, room = 1, block_bytes
+    for size in sizes:
+        if size > room:
+            count, room = count + 1, block_bytes
+        room -= size
+    return count
+
+
+def _padding(sizes: list[list[int]], block_bytes: int) -> float:
+    """What the kind that is padded most takes of blocks, over the bytes of its layers."""
+    return max(_count(each, block_bytes) * block_bytes / sum(each) for each in sizes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from kvhouse.errors import KvhouseError, UnsupportedModel
@@ -10,7 +10,8 @@ from kvhouse.formats import KVFormat, get_format
 from kvhouse.layout.group import LayerGroup
 from kvhouse.layout.grouping import make_groups
 from kvhouse.spec.layers import Layer
-from kvhouse.spec.model import ModelSpec
+from kvhouse.spec.model import DTYPE_BYTES, ModelSpec
+from kvhouse.spec.reach import Reach
 
 #: Tokens per block; vLLM's default on GPUs as well.
 DEFAULT_BLOCK_SIZE = 16
@@ -80,14 +81,19 @@ class KVLayout:
             other_tokens: Tokens of another input that layers attend to, such as an image.
 
         Raises:
-            KvhouseError: Unknown format, or a block size out of range.
+            KvhouseError: Unknown format or dtype, or a block size or number of tokens out of
+                range.
             UnsupportedModel: The model keeps nothing at all.
         """
         if not 1 <= block_size <= MOST_BLOCK_SIZE:
             raise KvhouseError(
                 f"block size {block_size}: a block holds 1 to {MOST_BLOCK_SIZE:,} tokens"
             )
+        if other_tokens < 0:
+            raise KvhouseError(f"other_tokens {other_tokens}: must be at least 0")
         fmt, used = get_format(kv_format), dtype or spec.dtype
+        if used not in DTYPE_BYTES:
+            raise KvhouseError(f"unknown dtype {used!r}: choose one of {', '.join(DTYPE_BYTES)}")
         parts = [part for layer in spec.layers for part in layer.parts]
         groups, block_bytes = make_groups(parts, fmt, used, block_size, other_tokens)
         slot_bytes = sum(_slot_bytes(part, fmt, used) for part in parts)
@@ -96,6 +102,22 @@ class KVLayout:
                 f"{spec.name}: keeps nothing of a request, so nothing to lay out"
             )
         return cls(groups, fmt, block_size, block_bytes, slot_bytes, used, other_tokens)
+
+    @cached_property
+    def kinds(self) -> tuple[tuple[int, LayerGroup], ...]:
+        """The groups of each kind as one, beside the index of the first of them.
+
+        Groups of a kind keep the same tokens, so their tables are always equally long.
+        """
+        firsts: dict[tuple[Reach, int], int] = {}
+        layers: dict[int, tuple[Layer, ...]] = {}
+        for index, group in enumerate(self.groups):
+            first = firsts.setdefault((group.reach, group.stride), index)
+            layers[first] = (*layers.get(first, ()), *group.layers)
+        return tuple(
+            (first, replace(self.groups[first], layers=members))
+            for first, members in layers.items()
+        )
 
     @cached_property
     def bytes_per_token(self) -> int:
@@ -141,11 +163,13 @@ class KVLayout:
         """Divide a budget: slots for as many requests of ``tokens`` as fit, blocks of the rest.
 
         Slots are not blocks, so the split has to be made before the traffic is known. Where
-        there is no state, ``tokens`` does not matter.
+        there is no state, ``tokens`` does not matter. Where not even one such request fits there
+        is still a slot, if it leaves a block: a shorter request may fit.
         """
         if not self.slot_bytes:
             return PoolSize(self.blocks_in(budget_bytes))
-        slots = max(0, budget_bytes) // self.held_bytes(tokens, in_flight)
+        least = self.slot_bytes + self.block_bytes
+        slots = max(int(budget_bytes >= least), budget_bytes // self.held_bytes(tokens, in_flight))
         return PoolSize(self.blocks_in(budget_bytes - slots * self.slot_bytes), slots)
 
     def pool_bytes(self, size: PoolSize) -> int:

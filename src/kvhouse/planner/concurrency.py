@@ -26,9 +26,8 @@ def requests_that_fit(
         KvhouseError: The watermark is out of range.
     """
     needed = placement.blocks_to_admit(tokens, tokens - new_tokens, new_tokens)
-    by_slots = size.slots if placement.layout.slot_bytes else None
-    if not needed:
-        return by_slots or 0
+    by_slots = size.slots if placement.layout.slot_bytes else size.blocks
+    if not needed:  # nothing but states
+        return by_slots
     beside_others = (size.blocks - placement.held_back(size.blocks, watermark)) // needed
-    by_blocks = max(beside_others, int(needed <= size.blocks))
-    return by_blocks if by_slots is None else min(by_blocks, by_slots)
+    return min(by_slots, max(beside_others, int(needed <= size.blocks)))

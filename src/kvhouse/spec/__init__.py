@@ -1,5 +1,6 @@
 """What a model keeps: layer kinds, the model's description, and the readers that produce it."""
 
+from kvhouse.spec.experts import Experts, Read
 from kvhouse.spec.layers import (
     ChunkedAttention,
     Combined,
@@ -16,21 +17,27 @@ from kvhouse.spec.layers import (
 from kvhouse.spec.model import DTYPE_BYTES, NO_LIMIT, ModelSpec
 from kvhouse.spec.packaged import find_gguf
 from kvhouse.spec.resolve import catalogue, load
+from kvhouse.spec.weight_formats import WEIGHT_FORMATS, Storage, WeightFormat
 
 __all__ = [
     "DTYPE_BYTES",
     "NO_LIMIT",
+    "WEIGHT_FORMATS",
     "ChunkedAttention",
     "Combined",
     "CrossAttention",
+    "Experts",
     "FullAttention",
     "Indexer",
     "LatentAttention",
     "Layer",
     "ModelSpec",
+    "Read",
     "SharedKV",
     "SlidingAttention",
     "State",
+    "Storage",
+    "WeightFormat",
     "catalogue",
     "describe",
     "find_gguf",

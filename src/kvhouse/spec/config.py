@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from copy import copy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,12 @@ class Config(Fields):
                 stated[names.get(name, (name,))[0]] = value
         self._values = stated
         self.stated = values
+
+    def filled(self, defaults: Mapping[str, object], fixed: Mapping[str, object]) -> Config:
+        """The same with ``defaults`` where the file is silent, and ``fixed`` whatever it says."""
+        own = copy(self)
+        own._values = {**defaults, **self._values, **fixed}
+        return own
 
     def declares(self, name: str) -> bool:
         """Whether the class has a value for a field that is absent, be it null."""

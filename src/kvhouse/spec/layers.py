@@ -30,10 +30,17 @@ class Format(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor of fixed size; ``dtype`` None stands for the dtype that the model computes in."""
+    """A tensor of fixed size; ``dtype`` None stands for the dtype that the model computes in.
+
+    ``units`` is the number of equal pieces, heads or channels, that tensor parallelism can share
+    out; None where it is not known how to cut. ``served`` is the dtype that the config itself
+    asks of an engine that serves the model, where it states one.
+    """
 
     elements: int
     dtype: str | None = None
+    units: int | None = None
+    served: str | None = None
 
     def bytes(self, dtype: str) -> int:
         """Bytes of it in a model that computes in ``dtype``."""
@@ -42,11 +49,19 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """The inputs that a causal convolution still needs: the last ``kernel - 1`` of each channel."""
+    """The inputs that a causal convolution still needs: the last ``kernel - 1`` of each channel.
+
+    ``units`` is the number of equal pieces that tensor parallelism can share out, as in
+    ``Tensor``. Of the channels, ``groups`` times ``group_channels`` belong to groups (Mamba 2's B
+    and C) that are whole on every rank; the other channels are shared out.
+    """
 
     channels: int
     kernel: int
     dtype: str | None = None
+    units: int | None = None
+    groups: int = 0
+    group_channels: int = 0
 
     def bytes(self, dtype: str, columns: int | None = None) -> int:
         """Bytes in a model that computes in ``dtype``; ``columns`` by default ``kernel - 1``."""
@@ -268,9 +283,13 @@ class Indexer(Layer):
 
 @dataclass(frozen=True, slots=True)
 class State(Layer):
-    """A recurrent state of fixed size: SSM, linear attention, convolutions, RWKV."""
+    """A recurrent state of fixed size: SSM, linear attention, convolutions, RWKV.
+
+    ``chunk`` is the number of tokens that the kernels take at a time, where the config states it.
+    """
 
     tensors: tuple[Tensor | Convolution, ...]
+    chunk: int | None = None
     kind: ClassVar[str] = "state"
     what: ClassVar[str] = "keeps a state of fixed size per request"
 

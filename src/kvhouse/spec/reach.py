@@ -26,6 +26,12 @@ class Reach:
             return position - position % self.tokens
         return 0
 
+    def last(self, position: int) -> int:
+        """The last position that still needs the token at ``position``, where one lets it go."""
+        if self.kind == "chunk":
+            position -= position % self.tokens
+        return position + self.tokens - 1
+
 
 #: The reach of a layer that keeps every token.
 ALL = Reach()

@@ -1,0 +1,113 @@
+"""A pool whose blocks can be shared, and found again after their request has gone."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a sealed block holds: which group's layers, and the key of its tokens."""
+
+    group: int
+    key: Hashable
+
+
+class CachedPool:
+    """Blocks with reference counts and an index of their contents.
+
+    A block whose content is known keeps it while it is free, until it is taken for something
+    else: the least recently freed goes first. Blocks without content go before all others.
+    """
+
+    def __init__(self, blocks: int, groups: int) -> None:
+        self.blocks = blocks
+        #: Holders of each block.
+        self.references = [0] * blocks
+        #: For each group, the blocks with several holders, and those holders less one each.
+        self.shared_blocks = [0] * groups
+        self.saved_blocks = [0] * groups
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(blocks))
+        self._contents: dict[int, Content] = {}
+        self._index: dict[Content, int] = {}
+        self._cached = 0
+
+    @property
+    def free_blocks(self) -> int:
+        """Blocks that nobody holds, those with content included."""
+        return len(self._free)
+
+    @property
+    def cached_blocks(self) -> int:
+        """Blocks that nobody holds and whose content can still be found."""
+        return self._cached
+
+    def free_ids(self) -> list[int]:
+        """Every free block's id, the next to be taken first."""
+        return list(self._free)
+
+    def content(self, block: int) -> Content | None:
+        """What a block is indexed as, if it is."""
+        return self._contents.get(block)
+
+    def find(self, content: Content) -> int | None:
+        """The block with that content, held or free."""
+        return self._index.get(content)
+
+    def is_free(self, block: int) -> bool:
+        """Whether nobody holds a block."""
+        return not self.references[block]
+
+    def share(self, blocks: Sequence[int]) -> None:
+        """Add a holder to blocks that ``find`` gave."""
+        for block in blocks:
+            if not self.references[block]:
+                del self._free[block]
+                self._cached -= 1
+            self._count(block, 1)
+
+    def take(self, count: int) -> list[int] | None:
+        """Take ``count`` free blocks and forget their contents, or none and return None."""
+        if count > len(self._free):
+            return None
+        taken = [self._free.popitem(last=False)[0] for _ in range(count)]
+        for block in taken:
+            self.references[block] = 1
+            content = self._contents.pop(block, None)
+            if content is not None:
+                del self._index[content]
+                self._cached -= 1
+        return taken
+
+    def give_back(self, ids: Sequence[int]) -> None:
+        """Drop one holder of each, tail first, so that a request's head is forgotten last."""
+        for block in reversed(ids):
+            self._count(block, -1)
+            if self.references[block]:
+                continue
+            self._free[block] = None
+            if block in self._contents:
+                self._cached += 1
+            else:
+                self._free.move_to_end(block, last=False)
+
+    def seal(self, block: int, content: Content) -> None:
+        """Index a full block; where the content is there already, the older block stays."""
+        if content not in self._index and block not in self._contents:
+            self._index[content] = block
+            self._contents[block] = content
+
+    def unusable(self, count: int) -> int:
+        """None: enough free blocks can always be given, wherever they lie."""
+        del count
+        return 0
+
+    def _count(self, block: int, change: int) -> None:
+        before = self.references[block]
+        after = self.references[block] = before + change
+        if before > 1 or after > 1:
+            group = self._contents[block].group
+            self.shared_blocks[group] += (after > 1) - (before > 1)
+            self.saved_blocks[group] += max(0, after - 1) - max(0, before - 1)

@@ -1,0 +1,67 @@
+"""What one request holds of the pool: a block table per group of layers, and a slot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvhouse.core.step import BlockTable
+from kvhouse.layout import LayerGroup
+
+#: More tokens than any request has.
+_NEVER = 2**62
+
+
+@dataclass(slots=True)
+class GroupTable:
+    """A request's blocks in one group of layers.
+
+    Attributes:
+        group: The layers.
+        first: Index of the first block that is still held; those before it were let go.
+        ids: Block ids, in the order of the tokens.
+    """
+
+    group: LayerGroup
+    first: int
+    ids: list[int]
+
+    @property
+    def end(self) -> int:
+        """Index after the last block."""
+        return self.first + len(self.ids)
+
+
+@dataclass(slots=True)
+class Holding:
+    """What one request holds, and what a step asks of it in most cases, kept at hand.
+
+    Attributes:
+        tables: One for each group.
+        slot: Where its state lies; None where there is none.
+        room: Tokens that every table has blocks for.
+        passes: Computed tokens from which on a block lies out of reach.
+        shown: The tables and their starts, as rows carry them.
+        shown_for: Blocks of the layout's own size that ``shown`` was made for; -1 for none.
+    """
+
+    tables: tuple[GroupTable, ...]
+    slot: int | None
+    room: int = 0
+    passes: int = 0
+    shown: tuple[tuple[BlockTable, ...], tuple[int, ...]] = ((), ())
+    shown_for: int = -1
+
+    def blocks(self) -> list[int]:
+        """All its blocks, group by group."""
+        return [block for table in self.tables for block in table.ids]
+
+    def renew(self) -> None:
+        """Take in that the tables have changed."""
+        room = passes = _NEVER
+        for table in self.tables:
+            group = table.group
+            if group.reach.kind != "another":
+                room = min(room, table.end * group.block_size)
+            if group.reach.tokens:
+                passes = min(passes, group.passed_at(table.first))
+        self.room, self.passes, self.shown_for = room, passes, -1

@@ -1,0 +1,93 @@
+"""What a block holds, as a key: equal keys mean equal tokens with equal tokens before them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from hashlib import sha256
+from typing import Protocol
+
+import numpy as np
+
+from kvhouse.errors import KvhouseError
+
+
+class BlockKeys(Protocol):
+    """The keys of one request's blocks."""
+
+    def key(self, index: int) -> Hashable | None:
+        """The key of block ``index``, full to the last token; None where it is not known."""
+        ...
+
+
+class TokenKeys:
+    """Keys from token ids: each is a hash of the one before it and of the block's own tokens.
+
+    The hash is cryptographic (SHA-256), because a collision would hand one request another's KV.
+    Tags go into the first block's key, so two requests share nothing unless all their tags agree:
+    the tenant's salt, the adapter, the image that the prompt begins with.
+
+    Args:
+        tokens: The request's known token ids; may grow, but what is there must not change.
+        block_size: Tokens to a block.
+        tags: Names and values that set requests apart.
+    """
+
+    def __init__(
+        self, tokens: Sequence[int], block_size: int, tags: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        self._tokens = tokens
+        self._block_size = block_size
+        # Each text with its length, so that no two lists of tags give the same bytes.
+        texts = [text.encode() for tag in sorted(tags) for text in tag]
+        self._root = sha256(b"".join(b"%d:%b" % (len(text), text) for text in texts)).digest()
+        self._keys: list[bytes] = []
+
+    def key(self, index: int) -> bytes | None:
+        """The key of block ``index``; None where not all its tokens are known."""
+        size = self._block_size
+        while len(self._keys) <= index:
+            at = len(self._keys) * size
+            if len(self._tokens) < at + size:
+                return None
+            parent = self._keys[-1] if self._keys else self._root
+            ids = np.asarray(self._tokens[at : at + size], dtype="<i8").tobytes()
+            self._keys.append(sha256(parent + ids).digest())
+        return self._keys[index]
+
+
+class PrefixIdKeys:
+    """Keys from a trace that names the content of its prompts' blocks.
+
+    An id stands for a block of ``id_tokens`` tokens and everything before it, as in the Mooncake
+    traces. A block of the pool that is smaller is a numbered part of it.
+
+    Args:
+        ids: The trace's ids, in order.
+        id_tokens: Tokens that one id stands for.
+        block_size: Tokens to a block of the pool.
+        prompt_tokens: Tokens of the prompt; beyond it nothing is known.
+
+    Raises:
+        KvhouseError: Neither size is a multiple of the other.
+    """
+
+    def __init__(
+        self, ids: Sequence[int], id_tokens: int, block_size: int, prompt_tokens: int
+    ) -> None:
+        if id_tokens % block_size and block_size % id_tokens:
+            raise KvhouseError(
+                f"block size {block_size}: the trace names content in blocks of {id_tokens} "
+                "tokens; take a divisor or a multiple of that"
+            )
+        self._ids = ids
+        self._id_tokens = id_tokens
+        self._block_size = block_size
+        self._known = min(prompt_tokens, len(ids) * id_tokens)
+
+    def key(self, index: int) -> Hashable | None:
+        """The id of the block's last token, and which part of that id's tokens the block ends."""
+        end = (index + 1) * self._block_size
+        if end > self._known:
+            return None
+        named, part = divmod(end - 1, self._id_tokens)
+        return self._ids[named], part

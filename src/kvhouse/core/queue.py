@@ -1,0 +1,63 @@
+"""The order in which requests are served, and the queue of those that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
+
+from kvhouse.core.request import Request
+from kvhouse.errors import KvhouseError
+
+Order = Callable[[Request], tuple[int, int]]
+
+#: Who goes first, by name. Ties, and all of ``fcfs``, go by the number of submission.
+ORDERS: dict[str, Order] = {
+    "fcfs": lambda request: (0, request.id),
+    "priority": lambda request: (request.priority, request.id),
+    "shortest": lambda request: (request.prompt_tokens + request.max_new_tokens, request.id),
+}
+
+
+def get_order(name: str) -> Order:
+    """The order of that name.
+
+    Raises:
+        KvhouseError: No such order; the message lists those there are.
+    """
+    try:
+        return ORDERS[name]
+    except KeyError:
+        raise KvhouseError(f"unknown order {name!r}: choose one of {', '.join(ORDERS)}") from None
+
+
+class WaitingQueue:
+    """Waiting requests; the head is the first in order."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._heap: list[tuple[tuple[int, int], Request]] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def __iter__(self) -> Iterator[Request]:
+        """Every request, the head first."""
+        return (request for _, request in sorted(self._heap, key=lambda entry: entry[0]))
+
+    @property
+    def head(self) -> Request | None:
+        """The next to be admitted; None where nobody waits."""
+        return self._heap[0][1] if self._heap else None
+
+    def push(self, request: Request) -> None:
+        """Add a request at its place in the order."""
+        heappush(self._heap, (self._order(request), request))
+
+    def pop(self) -> Request:
+        """Take the head."""
+        return heappop(self._heap)[1]
+
+    def remove(self, request: Request) -> None:
+        """Drop one, wherever it stands."""
+        self._heap = [entry for entry in self._heap if entry[1] is not request]
+        heapify(self._heap)
