@@ -60,7 +60,12 @@ Utilization = Annotated[
     float, typer.Option(help="Share of the device's memory that the engine may use.")
 ]
 Policy = Annotated[
-    str, typer.Option(help="paged: blocks as needed. contiguous: --max-length reserved for each.")
+    str,
+    typer.Option(
+        help="paged: blocks as needed. One run of memory for each: contiguous-max (or contiguous) "
+        "for --max-length, contiguous-pow2 for the output rounded up, contiguous-oracle for what "
+        "it will be."
+    ),
 ]
 Limit = Annotated[
     int | None, typer.Option(metavar="N", help="Take only the first N requests of the trace.")
