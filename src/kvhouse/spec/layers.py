@@ -11,7 +11,7 @@ counts the most that any length up to ``n`` needs, since that is what memory mus
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from kvhouse.spec.reach import ALL, Reach
@@ -34,13 +34,14 @@ class Tensor:
 
     ``units`` is the number of equal pieces, heads or channels, that tensor parallelism can share
     out; None where it is not known how to cut. ``served`` is the dtype that the config itself
-    asks of an engine that serves the model, where it states one.
+    asks of an engine that serves the model, where it states one. Both say how to spread and to
+    serve what is kept, not what is kept, so they do not count when layers are compared.
     """
 
     elements: int
     dtype: str | None = None
-    units: int | None = None
-    served: str | None = None
+    units: int | None = field(default=None, compare=False)
+    served: str | None = field(default=None, compare=False)
 
     def bytes(self, dtype: str) -> int:
         """Bytes of it in a model that computes in ``dtype``."""
@@ -59,9 +60,9 @@ class Convolution:
     channels: int
     kernel: int
     dtype: str | None = None
-    units: int | None = None
-    groups: int = 0
-    group_channels: int = 0
+    units: int | None = field(default=None, compare=False)
+    groups: int = field(default=0, compare=False)
+    group_channels: int = field(default=0, compare=False)
 
     def bytes(self, dtype: str, columns: int | None = None) -> int:
         """Bytes in a model that computes in ``dtype``; ``columns`` by default ``kernel - 1``."""
@@ -289,7 +290,7 @@ class State(Layer):
     """
 
     tensors: tuple[Tensor | Convolution, ...]
-    chunk: int | None = None
+    chunk: int | None = field(default=None, compare=False)
     kind: ClassVar[str] = "state"
     what: ClassVar[str] = "keeps a state of fixed size per request"
 
