@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from kvhouse.core.match import NO_MATCH, Match
 from kvhouse.core.step import BlockTable
 from kvhouse.layout import LayerGroup
 
@@ -36,6 +38,7 @@ class Holding:
     Attributes:
         tables: One for each group.
         slot: Where its state lies; None where there is none.
+        match: What was there already when it was admitted.
         room: Tokens that every table has blocks for.
         passes: Computed tokens from which on a block lies out of reach.
         shown: The tables and their starts, as rows carry them.
@@ -44,6 +47,7 @@ class Holding:
 
     tables: tuple[GroupTable, ...]
     slot: int | None
+    match: Match = NO_MATCH
     room: int = 0
     passes: int = 0
     shown: tuple[tuple[BlockTable, ...], tuple[int, ...]] = ((), ())
@@ -62,3 +66,22 @@ class Holding:
             if group.reach.tokens:
                 self.passes = min(self.passes, group.passed_at(table.first))
         self.shown_for = -1
+
+
+def deal(
+    firsts: Sequence[int], there: Sequence[list[int]], counts: list[int], blocks: list[int]
+) -> tuple[GroupTable, ...]:
+    """A table for each group: what is there already, and its share of what was taken.
+
+    Args:
+        firsts: The index of each group's first block that is there; empty where none is.
+        there: Each group's blocks that are there.
+        counts: How many each group takes beside them.
+        blocks: What was taken, for all groups together.
+    """
+    tables, at = [], 0
+    for number, count in enumerate(counts):
+        first, found = (firsts[number], there[number]) if firsts else (0, [])
+        tables.append(GroupTable(first, [*found, *blocks[at : at + count]]))
+        at += count
+    return tuple(tables)
