@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kvhouse.core.match import NO_MATCH, Match
 from kvhouse.core.step import BlockTable
 from kvhouse.layout import LayerGroup
 
@@ -38,7 +37,8 @@ class Holding:
     Attributes:
         tables: One for each group.
         slot: Where its state lies; None where there is none.
-        match: What was there already when it was admitted.
+        reused: Tokens that were in the pool already when it was admitted.
+        loaded: Tokens that were loaded from tiers then.
         room: Tokens that every table has blocks for.
         passes: Computed tokens from which on a block lies out of reach.
         shown: The tables and their starts, as rows carry them.
@@ -47,7 +47,8 @@ class Holding:
 
     tables: tuple[GroupTable, ...]
     slot: int | None
-    match: Match = NO_MATCH
+    reused: int = 0
+    loaded: int = 0
     room: int = 0
     passes: int = 0
     shown: tuple[tuple[BlockTable, ...], tuple[int, ...]] = ((), ())

@@ -7,7 +7,6 @@ policies changes only how memory is handed out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from kvhouse.core.blocks import BlockPool
 from kvhouse.core.holding import GroupTable, Holding, deal
@@ -15,36 +14,17 @@ from kvhouse.core.keys import BlockKeys
 from kvhouse.core.match import NO_MATCH
 from kvhouse.core.policy import DEFAULT_WATERMARK, PAGED, Placement, get_policy
 from kvhouse.core.pools import Pool, make_pool
+from kvhouse.core.refusal import Refusal
 from kvhouse.core.request import Request
 from kvhouse.core.sharing import PrefixSharing
 from kvhouse.core.step import BlockTable, Move, StepResult, Transfer
-from kvhouse.core.tiers import LoadRule, TierConfig, Tiers, always
+from kvhouse.core.tier import TierConfig
+from kvhouse.core.tiers import LoadRule, Tiers, always
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout, LayerGroup, PoolSize
 
 #: Most blocks of a pool, and most slots; at 16 tokens a block, 268 million tokens.
 MOST_BLOCKS = 2**24
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why the request at the head of the queue got no memory.
-
-    Attributes:
-        request: Its id.
-        needed: Blocks that it asked for.
-        free: Blocks that nobody holds.
-        held_back: Free blocks that the watermark keeps.
-        fragmented: Whether enough blocks are free, but not in one run.
-        no_slot: Whether no slot for its state is free.
-    """
-
-    request: int
-    needed: int
-    free: int
-    held_back: int
-    fragmented: bool
-    no_slot: bool = False
 
 
 class KVMemory:
@@ -55,19 +35,13 @@ class KVMemory:
         placement: Placement,
         size: PoolSize,
         watermark: float,
-        *,
-        share: bool,
-        tiers: Tiers | None,
+        sharing: PrefixSharing | None,
     ) -> None:
         self.placement = placement
         self.layout: KVLayout = placement.layout
         self.size = size
-        self.sharing: PrefixSharing | None = None
-        if share or tiers:
-            self.sharing = PrefixSharing(self.layout, size.blocks, tiers, share=share)
-        self.pool: Pool = (
-            self.sharing.pool if self.sharing else make_pool(placement.policy, size.blocks)
-        )
+        self.sharing = sharing
+        self.pool: Pool = sharing.pool if sharing else make_pool(placement.policy, size.blocks)
         self.slots = BlockPool(size.slots)
         #: Blocks that an admission must leave free while others run.
         self.held_back = placement.held_back(size.blocks, watermark)
@@ -170,12 +144,13 @@ class KVMemory:
         there = self.sharing.load(match, blocks[:split]) if self.sharing else ()
         tables = deal(match.firsts, there, counts, blocks[split:])
         slots = self.slots.take(1) if self.layout.slot_bytes else None
-        holding = Holding(tables, slots[0] if slots else None, match)
+        loaded = match.tokens - match.reused
+        holding = Holding(tables, slots[0] if slots else None, match.reused, loaded)
         holding.renew(self.layout.groups)
         self._holdings[request.id] = holding
         request.computed = match.tokens
         request.reused += match.reused
-        request.loaded += match.tokens - match.reused
+        request.loaded += loaded
         return None
 
     def grow(self, request: Request, tokens: int) -> bool:
@@ -234,9 +209,9 @@ class KVMemory:
 
     def give_up(self, request: Request) -> None:
         """Take an admission back whose loads failed, so that nothing of it counts."""
-        match = self._holdings[request.id].match
-        request.reused -= match.reused
-        request.loaded -= match.tokens - match.reused
+        holding = self._holdings[request.id]
+        request.reused -= holding.reused
+        request.loaded -= holding.loaded
         self.release(request.id)
 
     def end(self, request: Request) -> None:
@@ -246,7 +221,7 @@ class KVMemory:
             self.sharing.end(request)
 
     def begin_step(self) -> None:
-        """Prepare for a step to be planned."""
+        """Prepare for a step to be planned: what became known may have to be stored."""
         if self.sharing:
             self.sharing.begin()
 
@@ -315,5 +290,8 @@ def make_memory(
             f"policy {placement.policy}: only paged memory can have tiers below it, since a "
             "contiguous request is given its memory as one run and not block by block"
         )
-    below = Tiers(tiers, layout, pays) if tiers else None
-    return KVMemory(placement, size, watermark, share=share, tiers=below)
+    sharing = None
+    if share or tiers:
+        below = Tiers(tiers, layout, pays) if tiers else None
+        sharing = PrefixSharing(layout, size.blocks, below, share=share)
+    return KVMemory(placement, size, watermark, sharing)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from kvhouse.core.check import check
 from kvhouse.core.keys import BlockKeys
 from kvhouse.core.ledger import Ledger, account
-from kvhouse.core.memory import KVMemory, Refusal
+from kvhouse.core.memory import KVMemory
 from kvhouse.core.queue import WaitingQueue, get_order
+from kvhouse.core.refusal import Refusal
 from kvhouse.core.rejection import refuse_the_impossible
 from kvhouse.core.request import Request, RequestState
 from kvhouse.core.rows import make_row, sealed_by
@@ -83,6 +84,11 @@ class Scheduler:
         """Whether any request is waiting or running."""
         return bool(self.waiting or self.running)
 
+    @property
+    def under_way(self) -> bool:
+        """Whether a planned step has not been applied or abandoned."""
+        return self._step is not None
+
     def submit(
         self,
         prompt_tokens: int,
@@ -134,14 +140,8 @@ class Scheduler:
         admitted = self._choose(preempted)
         rows = tuple(make_row(self.memory, r) for r in self.running if r.in_flight)
         seals = tuple(block for row in rows for block in sealed_by(self.memory.layout, row))
-        self._step = StepPlan(
-            self._steps,
-            rows,
-            seals,
-            tuple(admitted),
-            tuple(preempted),
-            *self.memory.transfers,
-        )
+        who = tuple(admitted), tuple(preempted)
+        self._step = StepPlan(self._steps, rows, seals, *who, *self.memory.transfers)
         self._steps += 1
         return self._step
 
