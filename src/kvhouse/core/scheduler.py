@@ -141,7 +141,8 @@ class Scheduler:
         rows = tuple(make_row(self.memory, r) for r in self.running if r.in_flight)
         seals = tuple(block for row in rows for block in sealed_by(self.memory.layout, row))
         who = tuple(admitted), tuple(preempted)
-        self._step = StepPlan(self._steps, rows, seals, *who, *self.memory.transfers)
+        loads, stores, moves = self.memory.transfers
+        self._step = StepPlan(self._steps, rows, seals, *who, loads, stores, moves)
         self._steps += 1
         return self._step
 

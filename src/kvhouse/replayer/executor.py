@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvhouse.core.step import Sampled, StepPlan, StepResult
-from kvhouse.costs import Link, Roofline, transfer_cost
+from kvhouse.costs import Roofline
+from kvhouse.links import Link, transfer_cost
 
 
 class ModelledExecutor:
