@@ -82,7 +82,7 @@ class NaiveARC:
                 self.b1.pop(0)
                 gone = self.replace(x, pinned)
             else:
-                victim = [key for key in self.t1 if key not in pinned][0]
+                victim = next(key for key in self.t1 if key not in pinned)
                 self.t1.remove(victim)
                 gone = (victim,)
         elif len(self.t1) + len(self.t2) + len(self.b1) + len(self.b2) >= self.c:

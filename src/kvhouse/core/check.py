@@ -141,7 +141,13 @@ def _check_tier(tier: Tier, under_way: bool) -> None:
         len(tier.ranked) == len(contents) and set(tier.ranked) == set(contents),
         f"the replacement of tier {name} ranks what is there",
     )
-    _require(under_way or not tier.pinned, f"between steps tier {name} has no pins")
+    if not under_way:
+        done = tier.counters
+        _require(not tier.pinned, f"between steps tier {name} has no pins")
+        _require(
+            done.stored - done.evicted - done.dropped == len(contents),
+            f"what tier {name} holds was stored and neither evicted nor dropped",
+        )
 
 
 def _check_ledger(scheduler: Scheduler) -> None:

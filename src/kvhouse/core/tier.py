@@ -54,6 +54,8 @@ class TierCounters:
         loaded: Read from it into the pool.
         declined: Found in it at an admission, but computed again because that is faster.
         evicted: Given up for others, moved on or not.
+        dropped: Forgotten because the only request that could ask for it ended, or because it
+            could not be loaded.
         failed: Transfers into it or loads from it that came to nothing.
     """
 
@@ -61,6 +63,7 @@ class TierCounters:
     loaded: int = 0
     declined: int = 0
     evicted: int = 0
+    dropped: int = 0
     failed: int = 0
 
     @property
@@ -154,13 +157,20 @@ class Tier:
         return Admitted(slot, gone)
 
     def drop(self, content: Content) -> None:
-        """Forget what is in no transfer, if it is there."""
-        slot = self._slots.pop(content, None)
-        if slot is not None:
-            self._policy.drop(content)
-            self._free.append(slot)
+        """Forget a content between steps, if it is there."""
+        if content in self._slots:
+            self.counters.dropped += 1
+            self._remove(content)
+
+    def reject(self, content: Content) -> None:
+        """Forget a content that did not arrive."""
+        self._remove(content)
 
     def settle(self) -> None:
         """Let go of every pin: no transfer is under way any more."""
         self._pinned.clear()
         self._arriving.clear()
+
+    def _remove(self, content: Content) -> None:
+        self._free.append(self._slots.pop(content))
+        self._policy.drop(content)

@@ -104,11 +104,11 @@ class Tiers:
         for tier in self._tiers:
             tier.settle()
         for load, content in self._loads.items():
-            self._settle(load.tier, content, load.block in result.failed_loads, loaded=True)
+            self._read(load.tier, content, load.block in result.failed_loads)
         for store, content in self._stores.items():
-            self._settle(store.tier, content, store in result.failed_stores)
+            self._written(store.tier, content, store in result.failed_stores)
         for move, content in self._moves.items():
-            self._settle(move.tier + 1, content, move in result.failed_moves)
+            self._written(move.tier + 1, content, move in result.failed_moves)
         self._loads, self._stores, self._moves = {}, {}, {}
 
     def drop(self, content: Content) -> None:
@@ -132,13 +132,19 @@ class Tiers:
                 self._moves[Move(number, admitted.slot, into)] = admitted.gone
         return admitted.slot
 
-    def _settle(self, number: int, content: Content, failed: bool, *, loaded: bool = False) -> None:
+    def _read(self, number: int, content: Content, failed: bool) -> None:
         tier = self._tiers[number]
         if failed:
             tier.counters.failed += 1
             tier.drop(content)
-        elif loaded:
+        else:
             tier.counters.loaded += 1
+
+    def _written(self, number: int, content: Content, failed: bool) -> None:
+        tier = self._tiers[number]
+        if failed:
+            tier.counters.failed += 1
+            tier.reject(content)
         else:
             tier.counters.stored += 1
 
