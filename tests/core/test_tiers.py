@@ -209,12 +209,16 @@ def test_every_token_is_where_the_table_says_whatever_was_copied_or_failed(
         except RequestRejected:
             continue
     scheduler = house.scheduler
+    interruptions = 0
     while scheduler.has_work:
         plan = scheduler.schedule()
+        assert plan.index < 3000
         check(scheduler)
         assert_can_be_done(plan, memory)
-        if chance.random() < cancels:  # interrupted, with a part of the work done
-            house.execute(plan) if chance.random() < 0.5 else None
+        if interruptions < 10 and chance.random() < cancels:
+            interruptions += 1
+            if chance.random() < 0.5:  # with all its work done
+                house.execute(plan)
             for row in plan.rows:
                 del house.texts[row.request][house.requests[row.request].known :]
             scheduler.abandon(plan)
@@ -224,7 +228,6 @@ def test_every_token_is_where_the_table_says_whatever_was_copied_or_failed(
         if chance.random() < cancels:
             scheduler.cancel(chance.choice(list(house.requests.values())))
         scheduler.apply(plan, result)
-        assert plan.index < 3000
     for number, request in house.requests.items():
         if request.state == "finished":
             assert request.generated == request.max_new_tokens
