@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kvhouse import devices
 from kvhouse.core.policy import POLICIES
 from kvhouse.demo.paging import Outcome, Setting
 from kvhouse.engine.outputs import Completion, FinishReason
@@ -53,7 +54,7 @@ def documented(document: str, anchor: str) -> dict[str, str]:
         for key, kind, *_ in parts[anchor]:
             inner = LINK.search(kind)
             path = prefix + key
-            if key != "*":
+            if key != "*" and not key.endswith("[]"):
                 yield path, "object" + _or_null(kind) if inner else kind
             if inner:
                 yield from walk(inner[1], prefix if key == "*" else path + ".")
@@ -92,6 +93,8 @@ def outputs() -> dict[str, dict[str, Any]]:
         "kvhouse-replay": {**named, **figures.to_dict()},
         "kvhouse-run-with-a-prompt": asdict(Completion(0, 1, (2,), "", FinishReason.STOP)),
         "kvhouse-run-with-a-trace": {**named, **TracedRun(figures, 0).to_dict()},
+        "kvhouse-devices-name": devices.get("l4").to_dict(),
+        "kvhouse-devices": {"devices": [device.to_dict() for device in devices.listed()]},
         "kvhouse-demo-paging": Outcome(Setting(), sized, drives, drives).to_dict(),
     }
 

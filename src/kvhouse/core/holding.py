@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kvhouse.core.step import BlockTable
 from kvhouse.layout import LayerGroup
@@ -17,12 +17,14 @@ class GroupTable:
     """A request's blocks in one group of layers.
 
     Attributes:
+        group: The layers.
         first: Index of the first block that is still held; those before it were let go.
         ids: Block ids, in the order of the tokens.
     """
 
-    first: int = 0
-    ids: list[int] = field(default_factory=list)
+    group: LayerGroup
+    first: int
+    ids: list[int]
 
     @property
     def end(self) -> int:
@@ -58,31 +60,37 @@ class Holding:
         """All its blocks, group by group."""
         return [block for table in self.tables for block in table.ids]
 
-    def renew(self, groups: tuple[LayerGroup, ...]) -> None:
+    def renew(self) -> None:
         """Take in that the tables have changed."""
-        self.room = self.passes = _NEVER
-        for group, table in zip(groups, self.tables, strict=True):
+        room = passes = _NEVER
+        for table in self.tables:
+            group = table.group
             if group.reach.kind != "another":
-                self.room = min(self.room, table.end * group.block_size)
+                room = min(room, table.end * group.block_size)
             if group.reach.tokens:
-                self.passes = min(self.passes, group.passed_at(table.first))
-        self.shown_for = -1
+                passes = min(passes, group.passed_at(table.first))
+        self.room, self.passes, self.shown_for = room, passes, -1
 
 
 def deal(
-    firsts: Sequence[int], there: Sequence[list[int]], counts: list[int], blocks: list[int]
+    groups: Sequence[LayerGroup],
+    firsts: Sequence[int],
+    there: Sequence[list[int]],
+    counts: list[int],
+    blocks: list[int],
 ) -> tuple[GroupTable, ...]:
     """A table for each group: what is there already, and its share of what was taken.
 
     Args:
+        groups: The groups of layers.
         firsts: The index of each group's first block that is there; empty where none is.
         there: Each group's blocks that are there.
         counts: How many each group takes beside them.
         blocks: What was taken, for all groups together.
     """
     tables, at = [], 0
-    for number, count in enumerate(counts):
+    for number, (group, count) in enumerate(zip(groups, counts, strict=True)):
         first, found = (firsts[number], there[number]) if firsts else (0, [])
-        tables.append(GroupTable(first, [*found, *blocks[at : at + count]]))
+        tables.append(GroupTable(group, first, [*found, *blocks[at : at + count]]))
         at += count
     return tuple(tables)

@@ -21,7 +21,7 @@ from kvhouse.core.step import BlockTable, Move, StepResult, Transfer
 from kvhouse.core.tier import TierConfig
 from kvhouse.core.tiers import LoadRule, Tiers, always
 from kvhouse.errors import KvhouseError
-from kvhouse.layout import KVLayout, LayerGroup, PoolSize
+from kvhouse.layout import KVLayout, PoolSize
 
 #: Most blocks of a pool, and most slots; at 16 tokens a block, 268 million tokens.
 MOST_BLOCKS = 2**24
@@ -31,11 +31,7 @@ class KVMemory:
     """The pool and what the requests hold of it."""
 
     def __init__(
-        self,
-        placement: Placement,
-        size: PoolSize,
-        watermark: float,
-        sharing: PrefixSharing | None,
+        self, placement: Placement, size: PoolSize, watermark: float, sharing: PrefixSharing | None
     ) -> None:
         self.placement = placement
         self.layout: KVLayout = placement.layout
@@ -95,11 +91,12 @@ class KVMemory:
         # Blocks of every group end at multiples of the layout's block size.
         size = -(-tokens // self.layout.block_size)
         if holding.shown_for != size:
-            pairs = list(zip(self.layout.groups, holding.tables, strict=True))
-            holding.shown = (
-                tuple(tuple(t.ids[: group.end_block(tokens) - t.first]) for group, t in pairs),
-                tuple(table.first for _, table in pairs),
-            )
+            tables, starts = [], []
+            for table in holding.tables:
+                held = table.group.end_block(tokens) - table.first
+                tables.append(tuple(table.ids[:held]))
+                starts.append(table.first)
+            holding.shown = tuple(tables), tuple(starts)
             holding.shown_for = size
         return holding.shown
 
@@ -140,13 +137,12 @@ class KVMemory:
             return Refusal(
                 request.id, needed + match.free, self.free_blocks, held_back, fragmented, no_slot
             )
-        split = match.loads
-        there = self.sharing.load(match, blocks[:split]) if self.sharing else ()
-        tables = deal(match.firsts, there, counts, blocks[split:])
+        there = self.sharing.load(match, blocks[: match.loads]) if self.sharing else ()
+        tables = deal(self.layout.groups, match.firsts, there, counts, blocks[match.loads :])
         slots = self.slots.take(1) if self.layout.slot_bytes else None
         loaded = match.tokens - match.reused
         holding = Holding(tables, slots[0] if slots else None, match.reused, loaded)
-        holding.renew(self.layout.groups)
+        holding.renew()
         self._holdings[request.id] = holding
         request.computed = match.tokens
         request.reused += match.reused
@@ -162,27 +158,31 @@ class KVMemory:
         holding = self._holdings[request.id]
         if tokens <= holding.room and request.computed < holding.passes:
             return True
+        needed = 0
         missing: list[tuple[GroupTable, int]] = []
-        for group, table in zip(self.layout.groups, holding.tables, strict=True):
-            if group.reach.tokens:
-                self._let_go(group, table, request)
-            missing.append((table, max(0, group.end_block(tokens) - table.end)))
-        blocks = self.pool.take(sum(count for _, count in missing))
+        for table in holding.tables:
+            if table.group.reach.tokens:
+                self._let_go(table, request)
+            short = table.group.end_block(tokens) - table.end
+            if short > 0:
+                needed += short
+                missing.append((table, short))
+        blocks = self.pool.take(needed)
         if blocks is not None:
             at = 0
             for table, count in missing:
                 table.ids += blocks[at : at + count]
                 at += count
-        holding.renew(self.layout.groups)
+        holding.renew()
         return blocks is not None
 
-    def _let_go(self, group: LayerGroup, table: GroupTable, request: Request) -> None:
+    def _let_go(self, table: GroupTable, request: Request) -> None:
         """Take blocks out of a table that the next token cannot see any more.
 
         They serve the tokens to come, as far as these are known; a contiguous request keeps all
         it has, since its run cannot be given back in parts.
         """
-        passed = group.first_block(request.computed) - table.first
+        passed = table.group.first_block(request.computed) - table.first
         if passed <= 0:
             return
         freed, table.ids[:passed] = table.ids[:passed], []
@@ -190,7 +190,7 @@ class KVMemory:
         if self.policy != PAGED:
             table.ids.extend(freed)
             return
-        reused = max(0, min(passed, group.end_block(request.known) - table.end))
+        reused = max(0, min(passed, table.group.end_block(request.known) - table.end))
         if self.sharing:  # others may hold these blocks, or come to want them
             self.pool.give_back(freed)
             table.ids.extend(self.pool.take(reused) or ())
