@@ -541,3 +541,31 @@ def test_impossible_tiers_are_refused():
     below = configs(layout, (4, "lru", "back"), (4, "lru", "through"))
     with pytest.raises(KvhouseError, match="tier tier 1: only the first tier can be written thr"):
         make_memory("paged", layout, 16, 64, tiers=below)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("write", ["back", "through"])
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_the_smallest_pool_and_the_smallest_tiers_finish_everything(kind, write, fails):
+    layout = layout_of(KINDS[kind], block_size=2)
+    config = SchedulerConfig(40, 8, 6, checked=True)
+    lengths = [(3 + 7 * number % 20, 1 + 11 * number % 19) for number in range(30)]
+    blocks = max(layout.blocks_for(prompt + new - 1, 8) for prompt, new in lengths)
+    memory = make_memory(
+        "paged",
+        layout,
+        blocks,
+        40,
+        0.3,
+        in_flight=8,
+        share=True,
+        tiers=configs(layout, (1, "arc", write), (2, "lru", "back")),
+    )
+    house = House(memory, config, fails=lambda transfer: fails and isinstance(transfer, Transfer))
+    for number, (prompt, new) in enumerate(lengths):
+        house.submit([number % 3] * prompt, new, keyed=number % 2 > 0)
+    house.run()
+    assert all(request.state == "finished" for request in house.requests.values())
+    assert sum(request.generated for request in house.requests.values()) == sum(
+        new for _, new in lengths
+    )
