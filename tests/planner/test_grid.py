@@ -13,8 +13,9 @@ from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
 from kvhouse.planner import requests_that_fit
 from kvhouse.planner.grid import grid
-from kvhouse.spec.layers import ChunkedAttention, SlidingAttention, State, Tensor
+from kvhouse.spec.layers import ChunkedAttention, SlidingAttention, State
 from kvhouse.spec.model import FullAttention, ModelSpec
+from kvhouse.spec.tensors import Tensor
 
 GIB = 2**30
 MIXED = ModelSpec(

@@ -11,7 +11,7 @@ from kvhouse.costs import Roofline
 from kvhouse.devices import Device
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import DEFAULT_BLOCK_SIZE, KVLayout, PoolSize
-from kvhouse.planner.budget import DEFAULT_UTILIZATION, kv_budget
+from kvhouse.planner.budget import DEFAULT_UTILIZATION, Budget, kv_budget
 from kvhouse.planner.concurrency import requests_that_fit
 from kvhouse.spec.model import DTYPE_BYTES, ModelSpec
 from kvhouse.spec.sharding import shard
@@ -106,16 +106,23 @@ class Case:
         """How that lies in its memory."""
         return _layout(self.rank(), self.kv_format, self.block_size)
 
+    def budget(self) -> Budget:
+        """How one device's memory is divided.
+
+        Raises:
+            KvhouseError: The utilization or the KV memory is out of range.
+        """
+        return kv_budget(
+            self.rank(), self.device, self.weight_dtype, self.utilization, self.kv_memory
+        )
+
     def outcome(self) -> Outcome:
         """Requests that fit, and how fast they can decode.
 
         Raises:
             KvhouseError: The case is impossible; the message says which part.
         """
-        rank, layout = self.rank(), self.layout()
-        budget = kv_budget(
-            rank, self.device, self.weight_dtype, self.utilization, self.kv_memory
-        ).kv
+        rank, layout, budget = self.rank(), self.layout(), self.budget().kv
         placement = Placement(self.policy, layout, self.max_length, self.token_budget)
         prompt = self.context - self.new_tokens
         room = placement.tokens_to_admit(self.context, prompt, self.new_tokens)
@@ -132,7 +139,7 @@ class Case:
         roofline = Roofline(rank, layout, self.device, self.weight_dtype)
         step = link = 0.0
         if requests:
-            link = self._link_seconds(requests)
+            link = self.link_seconds(requests)
             step = roofline.decode_floor(requests, self.context).seconds + link
         return Outcome(
             requests=requests,
@@ -158,7 +165,7 @@ class Case:
         by_blocks = max(1, free // (needed - shared))
         return min(by_blocks, size.slots) if placement.layout.slot_bytes else by_blocks
 
-    def _link_seconds(self, batch: int) -> float:
+    def link_seconds(self, batch: int) -> float:
         """Floor of a step's sums over the ranks; 0 where no link's bandwidth is known.
 
         Each layer sums twice, after attention and after its MLP (Megatron-LM, Shoeybi et al.

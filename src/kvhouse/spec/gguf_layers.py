@@ -214,7 +214,16 @@ def _latent(data: Metadata, blocks: int) -> Callable[[int], Layer]:
             raise data.error(data.key("attention.key_length"), problem)
     else:
         rope = data.size("rope.dimension_count")
-    return lambda index: LatentAttention(queries[index], rank, rope)
+    form = "_mla" if data.maybe("attention.key_length_mla") else ""
+    unfolded = [data.maybe(f"attention.{vector}_length{form}") for vector in ("key", "value")]
+    selected = data.maybe("attention.indexer.top_k")
+    return lambda index: LatentAttention(
+        queries[index],
+        rank,
+        rope,
+        selected=selected,
+        unfolded=sum(length or 0 for length in unfolded) if all(unfolded) else None,
+    )
 
 
 def _with_indexer(

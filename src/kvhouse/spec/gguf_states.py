@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kvhouse.spec.gguf_metadata import Metadata
-from kvhouse.spec.layers import Convolution, State, Tensor
+from kvhouse.spec.layers import State
+from kvhouse.spec.tensors import Convolution, Tensor
 
 #: The recurrent state is kept in float32 whatever the model computes in.
 _WIDE = "float32"

@@ -9,14 +9,12 @@ from kvhouse.errors import KvhouseError, UnsupportedModel
 from kvhouse.spec.experts import Experts
 from kvhouse.spec.layers import (
     Combined,
-    Convolution,
     FullAttention,
     Indexer,
     LatentAttention,
     Layer,
     SharedKV,
     State,
-    Tensor,
     WithoutKV,
     describe,
 )
@@ -27,6 +25,7 @@ from kvhouse.spec.rare_layers import (
     PreviousGroup,
     SharedVector,
 )
+from kvhouse.spec.tensors import Convolution, Tensor
 
 #: Kinds that hold one vector for all heads together, so every rank has all of it.
 _REPLICATED = (

@@ -9,7 +9,8 @@ from kvhouse.errors import UnsupportedModel
 from kvhouse.spec.attention import head_dim, kv_heads
 from kvhouse.spec.config import Config
 from kvhouse.spec.fields import show
-from kvhouse.spec.layers import Convolution, State, Tensor
+from kvhouse.spec.layers import State
+from kvhouse.spec.tensors import Convolution, Tensor
 
 _Tensors = tuple[Tensor | Convolution, ...]
 #: The recurrent state is kept in float32 whatever the model computes in.

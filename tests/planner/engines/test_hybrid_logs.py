@@ -8,15 +8,9 @@ import pytest
 
 from kvhouse.planner.engines import view
 from kvhouse.spec import load
-from kvhouse.spec.layers import (
-    Convolution,
-    FullAttention,
-    LatentAttention,
-    State,
-    Tensor,
-    WithoutKV,
-)
+from kvhouse.spec.layers import FullAttention, LatentAttention, State, WithoutKV
 from kvhouse.spec.model import ModelSpec
+from kvhouse.spec.tensors import Convolution, Tensor
 
 GIB = 2**30
 

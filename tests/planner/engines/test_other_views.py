@@ -212,6 +212,8 @@ def test_static_caches_hold_every_slot(name, length, batch):
         if isinstance(layer, FullAttention)
     )
     assert found.needed_bytes() == expected * 4 * length * batch
+    if spec.architecture == "FalconForCausalLM":  # its class caches keys after repeating them
+        return
     dynamic = seen("transformers", name, max_model_len=length, batch=batch, dtype="float32")
     assert dynamic.needed_bytes(length) == found.needed_bytes()
 

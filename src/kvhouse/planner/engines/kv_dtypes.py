@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kvhouse.errors import KvhouseError
 from kvhouse.spec.fields import show
-from kvhouse.spec.layers import ELEMENT_BYTES
+from kvhouse.spec.tensors import ELEMENT_BYTES
 
 
 @dataclass(frozen=True, slots=True)

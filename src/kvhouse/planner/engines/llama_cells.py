@@ -14,7 +14,6 @@ from kvhouse.planner.engines.version import Version
 from kvhouse.planner.engines.view import held_parts
 from kvhouse.spec.layers import (
     ChunkedAttention,
-    Convolution,
     FullAttention,
     LatentAttention,
     Layer,
@@ -29,6 +28,7 @@ from kvhouse.spec.rare_layers import (
     PreviousGroup,
     SharedVector,
 )
+from kvhouse.spec.tensors import Convolution
 
 #: Windows have a cache of their own (PR 13194).
 _WINDOW_CACHE = Version((2025, 5, 0))

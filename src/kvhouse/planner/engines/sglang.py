@@ -15,8 +15,6 @@ from kvhouse.planner.engines.version import Version
 from kvhouse.planner.engines.view import EngineView, Group, always, gib, held_parts
 from kvhouse.planner.engines.vllm_pages import DS_MLA
 from kvhouse.spec.layers import (
-    ELEMENT_BYTES,
-    Convolution,
     FullAttention,
     Indexer,
     LatentAttention,
@@ -27,6 +25,7 @@ from kvhouse.spec.layers import (
 )
 from kvhouse.spec.model import ModelSpec
 from kvhouse.spec.sharding import shard
+from kvhouse.spec.tensors import ELEMENT_BYTES, Convolution
 
 #: Windows have a pool of their own; before, they are kept in full.
 _WINDOW_POOL = Version((0, 5, 0))

@@ -11,15 +11,14 @@ from kvhouse.planner.engines.slots import SlotOptions, stored
 from kvhouse.planner.engines.view import EngineView, Group, held_parts
 from kvhouse.spec.layers import (
     ChunkedAttention,
-    Convolution,
     Format,
     LatentAttention,
     Layer,
     SlidingAttention,
-    Tensor,
 )
 from kvhouse.spec.model import ModelSpec
 from kvhouse.spec.rare_layers import PendingTokens, SharedVector
+from kvhouse.spec.tensors import Convolution, Tensor
 
 
 def held_bytes(

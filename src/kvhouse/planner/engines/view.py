@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
+from typing import Any
 
 from kvhouse.errors import KvhouseError
 from kvhouse.spec.layers import Layer, SharedKV, WithoutKV
@@ -102,6 +103,40 @@ class EngineView:
         """
         step = lcm(*(group.block_size for group in self.groups))
         return Fraction(self.needed(_FAR + step) - self.needed(_FAR), step)
+
+    def to_dict(self, tokens: int) -> dict[str, Any]:
+        """The view as plain values with stable keys, for requests of ``tokens`` tokens."""
+        concurrency = self.max_concurrency
+        return {
+            "engine": self.engine,
+            "version": self.version,
+            "max_model_len": self.max_model_len,
+            "block_size": self.block_size,
+            "pool_block_bytes": self.pool_block_bytes,
+            "available_bytes": self.available_bytes,
+            "blocks": self.blocks,
+            "kv_tokens": self.kv_tokens,
+            "max_concurrency": None if concurrency is None else float(concurrency),
+            "estimated_max_len": self.estimated_max_len,
+            "needed_bytes": self.needed_bytes(),
+            "groups": [
+                {
+                    "name": group.name,
+                    "layers": group.layers,
+                    "padding": group.padding,
+                    "block_size": group.block_size,
+                    "block_bytes": group.block_bytes,
+                    "reserved_bytes": reserved,
+                    "formula": group.formula,
+                    "count": group.count,
+                }
+                for group, reserved in self.reserved_bytes(tokens)
+            ],
+            "figures": [{"name": name, "value": value} for name, value in self.figures],
+            "log_lines": list(self.log_lines),
+            "flags": list(self.flags),
+            "notes": list(self.notes),
+        }
 
     def figure(self, name: str) -> int:
         """One of ``figures``.

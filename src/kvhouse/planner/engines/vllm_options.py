@@ -8,8 +8,9 @@ from kvhouse.errors import KvhouseError
 from kvhouse.planner.engines.kv_dtypes import model_dtype, narrow
 from kvhouse.planner.engines.version import Version
 from kvhouse.spec.fields import show
-from kvhouse.spec.layers import ELEMENT_BYTES, Layer
+from kvhouse.spec.layers import Layer
 from kvhouse.spec.model import ModelSpec
+from kvhouse.spec.tensors import ELEMENT_BYTES
 
 #: Window layers are given less than full length (the hybrid KV cache manager); before it, every
 #: layer of a hybrid is charged as full attention, and concurrency is tokens over length.

@@ -21,9 +21,7 @@ from kvhouse.planner.engines.vllm_options import (
     VllmOptions,
 )
 from kvhouse.spec.layers import (
-    ELEMENT_BYTES,
     ChunkedAttention,
-    Convolution,
     FullAttention,
     Indexer,
     LatentAttention,
@@ -33,6 +31,7 @@ from kvhouse.spec.layers import (
     describe,
 )
 from kvhouse.spec.model import ModelSpec
+from kvhouse.spec.tensors import ELEMENT_BYTES, Convolution
 
 #: Bytes of an MLA token as ``fp8_ds_mla``: 512 in fp8, four float32 scales, 64 in 16 bits.
 DS_MLA = 512 + 4 * 4 + 64 * 2

@@ -53,6 +53,8 @@ def _larger(now: Device, table: Iterable[Device]) -> Iterator[Device]:
     for device in table:
         if device.memory_bytes <= now.memory_bytes or device.usable_bytes <= now.usable_bytes:
             continue
+        if not device.flops:  # its decode cannot be compared
+            continue
         key = (device.vendor != now.vendor, device.memory_bytes)
         if key not in best or device.bandwidth > best[key].bandwidth:
             best[key] = device

@@ -10,21 +10,19 @@ from typing import Any
 from kvhouse.planner.engines.cases.case import Case, Missing
 from kvhouse.spec.config import MOST_LAYERS, MOST_SIZE
 from kvhouse.spec.layers import (
-    ELEMENT_BYTES,
     ChunkedAttention,
     Combined,
-    Convolution,
     FullAttention,
     Indexer,
     LatentAttention,
     Layer,
     SlidingAttention,
     State,
-    Tensor,
     WithoutKV,
 )
 from kvhouse.spec.model import NO_LIMIT, ModelSpec
 from kvhouse.spec.rare_layers import SharedVector
+from kvhouse.spec.tensors import ELEMENT_BYTES, Convolution, Tensor
 
 _PART = re.compile(r"(\d+)\s*[x×*]?\s+((?:[A-Za-z][\w/\-]*[ ]?)+)")
 #: Words of a pattern, most telling first, and the kind of layer that they stand for.
