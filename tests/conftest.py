@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from kvhouse.spec.layers import (
     ChunkedAttention,
     Combined,
-    Convolution,
     CrossAttention,
     FullAttention,
     Indexer,
@@ -20,7 +19,6 @@ from kvhouse.spec.layers import (
     SharedKV,
     SlidingAttention,
     State,
-    Tensor,
     WithoutKV,
 )
 from kvhouse.spec.model import ModelSpec
@@ -32,6 +30,7 @@ from kvhouse.spec.rare_layers import (
     PreviousGroup,
     SharedVector,
 )
+from kvhouse.spec.tensors import Convolution, Tensor
 
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2, "int64": 8}
 

@@ -1,5 +1,7 @@
 """Costs against sums written out token by token and head by head."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -130,3 +132,22 @@ def test_a_rate_of_another_dtype_is_named():
 def test_unknown_weight_dtype():
     with pytest.raises(KvhouseError, match="unknown weight dtype 'int3'"):
         Roofline(SPEC, KVLayout.of(SPEC), DEVICE, "int3")
+
+
+@pytest.mark.parametrize(
+    ("weights", "factors"),
+    [
+        ("nf4", "float16"),
+        ("fp8", "float8"),
+        ("fp8-block", "float8"),
+        ("nvfp4", "float8"),  # without a figure for float4, the fastest wider one
+        ("float16", "float16"),
+        ("bfloat16", "float32"),
+    ],
+)
+def test_narrow_weights_are_multiplied_in_the_fastest_type_that_holds_them(weights, factors):
+    rates = {"float32": 1e13, "float16": 1e14, "float8": 2e14}
+    device = Device("d", "", 2**35, 1e12, rates, "datasheet", "")
+    model = replace(SPEC, dtype="float16")
+    roofline = Roofline(model, KVLayout.of(model), device, weights)
+    assert (roofline.flop_rate, roofline.compute_dtype) == (rates[factors], factors)

@@ -16,9 +16,9 @@ from kvhouse.spec.layers import (
     LatentAttention,
     SlidingAttention,
     State,
-    Tensor,
 )
 from kvhouse.spec.rare_layers import SharedVector
+from kvhouse.spec.tensors import Tensor
 
 DEVICE = Device("d", "d", 2**30, 1e9, {"bfloat16": 4e12, "float32": 1e12}, "datasheet", "test")
 

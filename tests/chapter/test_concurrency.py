@@ -24,9 +24,10 @@ def test_24_gib_hold_12_reservations_of_2_gib_and_stand_idle():
     blocks = SEVEN_B.blocks_in(24 * GIB)
     assert fit("contiguous-max", blocks) == 12
     memory = make_memory("contiguous", SEVEN_B, blocks, 4096)
-    running = [Request(i, 400, 101, generated=100, computed=500) for i in range(12)]
+    running = [Request(i, 400, 101, generated=100) for i in range(12)]
     for request in running:
         assert memory.admit(request, alone=False) is None
+        request.computed = 500
     assert memory.admit(Request(12, 500, 1), alone=False) is not None  # "out of memory"
     ledger = account(memory, running, head=None)
     assert ledger.total - ledger.used == 24 * GIB - 12 * 500 * 524_288

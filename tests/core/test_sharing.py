@@ -19,8 +19,9 @@ from kvhouse.core.scheduler import Scheduler, SchedulerConfig
 from kvhouse.core.step import Sampled, StepResult
 from kvhouse.errors import KvhouseError, RequestRejected, UnsupportedModel
 from kvhouse.layout import KVLayout
-from kvhouse.spec.layers import ChunkedAttention, FullAttention, SlidingAttention, State, Tensor
+from kvhouse.spec.layers import ChunkedAttention, FullAttention, SlidingAttention, State
 from kvhouse.spec.model import ModelSpec
+from kvhouse.spec.tensors import Tensor
 
 SHAPE = (2, 1, 4, 4)
 KINDS = {

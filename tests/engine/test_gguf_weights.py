@@ -169,6 +169,29 @@ def test_rope_factors_are_refused(tmp_path, cache, weights):
     assert list(cache.iterdir()) == []
 
 
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize(
+    ("architecture", "extra", "reason"),
+    [
+        ("gemma", {}, "no GGUF weights of architecture 'gemma', only of llama, qwen2, qwen3, phi3"),
+        ("llama", {"llama.expert_count": 8}, "field 'llama.expert_count' is 8"),
+        ("phi3", {"phi3.context_length": 64, "phi3.attention.sliding_window": 32}, "window' is 32"),
+        ("llama", {"split.count": 2}, "no GGUF files of split models"),
+    ],
+)
+def test_files_whose_weights_would_be_taken_wrongly(tmp_path, architecture, extra, reason):
+    path = tmp_path / "model.gguf"
+    writer = gguf.GGUFWriter(path, architecture)
+    for key, value in extra.items():
+        writer.add_uint32(key, value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    writer.close()
+    with pytest.raises(UnsupportedModel, match=reason):
+        gguf_weights.converted(path)
+
+
 def test_a_damaged_tokenizer(tmp_path, cache, weights):
     path = tmp_path / "tiny.gguf"
     write_gguf(path, weights, merge="t ?")

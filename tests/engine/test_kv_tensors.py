@@ -9,7 +9,7 @@ from kvhouse.engine.kv import KVTensors, available_memory
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
 from kvhouse.spec import FullAttention, ModelSpec, SlidingAttention, State
-from kvhouse.spec.layers import Tensor
+from kvhouse.spec.tensors import Tensor
 
 ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 

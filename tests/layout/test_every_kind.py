@@ -20,8 +20,8 @@ from kvhouse.spec.layers import (
     SharedKV,
     SlidingAttention,
     State,
-    Tensor,
 )
+from kvhouse.spec.tensors import Tensor
 
 layouts = {
     "kv_format": st.sampled_from(list(FORMATS)),

@@ -138,3 +138,33 @@ def make_gguf(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
+
+
+@pytest.fixture
+def split() -> Callable[..., list[Path]]:
+    """Split a GGUF file into parts beside it, as llama.cpp does."""
+
+    def cut(path: Path, count: int, names: str = "part-{:05}-of-{:05}.gguf") -> list[Path]:
+        """The file's parts as llama.cpp splits it, tensors dealt out in turn."""
+        reader = gguf.GGUFReader(path)
+        parts = []
+        for number in range(count):
+            part = path.with_name(names.format(number + 1, count))
+            writer = gguf.GGUFWriter(part, "llama")
+            writer.add_uint16("split.no", number)
+            writer.add_uint16("split.count", count)
+            writer.add_int32("split.tensors.count", len(reader.tensors))
+            if number == 0:
+                for key, field in reader.fields.items():
+                    if key.startswith("llama."):
+                        writer.add_uint32(key, int(field.contents()))
+            for tensor in reader.tensors[number::count]:
+                writer.add_tensor(tensor.name, tensor.data)
+            writer.write_header_to_file()
+            writer.write_kv_data_to_file()
+            writer.write_tensors_to_file()
+            writer.close()
+            parts.append(part)
+        return parts
+
+    return cut

@@ -103,6 +103,10 @@ KEY = struct.pack("<Q", 1) + b"k"
         ),
         (START + struct.pack("<QQ", 0, 1) + KEY + struct.pack("<I", 77) + bytes(64), "type 77"),
         (
+            START + struct.pack("<QQ", 70_000, 0) + bytes(1_700_000),
+            "of which 65536 are read at most",
+        ),
+        (
             START + struct.pack("<QQ", 0, 2) + (KEY + struct.pack("<IB", 0, 1)) * 2 + bytes(64),
             "key 'k' is stated twice",
         ),
@@ -116,7 +120,7 @@ KEY = struct.pack("<Q", 1) + b"k"
         ),
         (
             START + struct.pack("<QQ", 1, 0) + KEY + struct.pack("<IQIQ", 1, 8, 99, 0) + bytes(64),
-            "has type 99, unknown to the installed gguf package",
+            "has type 99, which ggml does not know",
         ),
         (
             START + struct.pack("<QQ", 1, 0) + KEY + struct.pack("<IQIQ", 1, 9, 2, 0) + bytes(64),

@@ -15,6 +15,7 @@ from kvhouse.cli.devices import devices_command
 from kvhouse.cli.plan import plan_command
 from kvhouse.cli.replay import replay_command
 from kvhouse.cli.run import run_command
+from kvhouse.cli.trace import trace_command
 from kvhouse.errors import KvhouseError
 
 INTERRUPTED = 130
@@ -31,6 +32,7 @@ app = typer.Typer(
 app.command("plan")(plan_command)
 app.command("replay")(replay_command)
 app.command("run")(run_command)
+app.command("trace")(trace_command)
 app.command("devices")(devices_command)
 app.add_typer(demo_app, name="demo")
 

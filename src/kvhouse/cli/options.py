@@ -12,7 +12,8 @@ Model = Annotated[
     str,
     typer.Argument(
         help="Catalogue name such as llama-2-7b, directory with a config.json, config or GGUF "
-        "file. A wrong name is answered with the closest ones."
+        "file, or org/name of the Hugging Face Hub, of which only config and headers are read. "
+        "A wrong name is answered with the closest ones."
     ),
 ]
 Device = Annotated[
@@ -40,7 +41,9 @@ MaxLength = Annotated[
         "By default the model's limit.",
     ),
 ]
-KvFormat = Annotated[str, typer.Option("--kv-format", help="bf16, fp16 or fp32.")]
+KvFormat = Annotated[
+    str, typer.Option("--kv-format", help="bf16, fp16, fp32, or with scales fp8, int8, int4.")
+]
 WeightDtype = Annotated[
     str | None,
     typer.Option(
@@ -57,13 +60,45 @@ Utilization = Annotated[
     float, typer.Option(help="Share of the device's memory that the engine may use.")
 ]
 Policy = Annotated[
-    str, typer.Option(help="paged: blocks as needed. contiguous: --max-length reserved for each.")
+    str,
+    typer.Option(
+        help="paged: blocks as needed. One run of memory for each: contiguous-max (or contiguous) "
+        "for --max-length, contiguous-pow2 for the output rounded up, contiguous-oracle for what "
+        "it will be."
+    ),
 ]
 Limit = Annotated[
     int | None, typer.Option(metavar="N", help="Take only the first N requests of the trace.")
 ]
 ScaleLengths = Annotated[
     float, typer.Option("--scale-lengths", help="Multiply every prompt and output length.")
+]
+ScaleRate = Annotated[
+    float, typer.Option("--scale-rate", help="Let requests arrive so many times as fast.")
+]
+Start = Annotated[
+    float, typer.Option(metavar="SECONDS", help="Leave out so much of the trace's beginning.")
+]
+Duration = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="Take only so much of the trace's time.")
+]
+Sample = Annotated[
+    float, typer.Option(metavar="SHARE", help="Take each request with this probability.")
+]
+SampleSeed = Annotated[
+    int, typer.Option("--sample-seed", help="Decides which requests --sample takes.")
+]
+Cut = Annotated[
+    int | None,
+    typer.Option(metavar="TOKENS", help="Cut longer requests to this length, prompt first."),
+]
+Trace = Annotated[
+    str,
+    typer.Argument(
+        help="File (Azure CSV, Mooncake JSONL, access log, or JSONL, CSV or Parquet of kvhouse's "
+        "own), bundled slice (azure-conv-2023, mooncake-conv), or generated traffic: "
+        "poisson:rate=2,lengths=sharegpt,requests=100."
+    ),
 ]
 Backlog = Annotated[
     bool,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kvhouse.cli import options
 from kvhouse.cli.output import print_json
+from kvhouse.errors import KvhouseError
+
+if TYPE_CHECKING:
+    from kvhouse.planner.traffic import Traffic
 
 
 def plan_command(
@@ -21,37 +25,161 @@ def plan_command(
             help="Tokens that each request holds. By default 4096, or --max-length if lower.",
         ),
     ] = None,
+    new_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--new-tokens", metavar="TOKENS", help="How many of them are output; default a quarter."
+        ),
+    ] = None,
     max_length: options.MaxLength = None,
     kv_format: options.KvFormat = "bf16",
     weight_dtype: options.WeightDtype = None,
     block_size: options.BlockSize = 16,
+    token_budget: options.TokenBudget = 2048,
     watermark: options.Watermark = 0.05,
     utilization: options.Utilization = 0.9,
+    policy: options.Policy = "paged",
+    tp: Annotated[int, typer.Option("--tp", metavar="N", help="Devices sharing every layer.")] = 1,
+    mtp: Annotated[
+        bool, typer.Option("--mtp", help="Count the KV of multi-token-prediction layers too.")
+    ] = False,
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--compare", help="Plan each of several models, devices and formats: lists with commas."
+        ),
+    ] = False,
+    with_remedies: Annotated[
+        bool, typer.Option("--remedies/--no-remedies", help="Try and rank what would help.")
+    ] = True,
+    shared_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--shared-tokens", metavar="TOKENS", help="Tokens that all prompts begin with."
+        ),
+    ] = None,
+    with_grid: Annotated[
+        bool, typer.Option("--grid", help="Decode ceilings over batches and lengths.")
+    ] = False,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            metavar="PER_SECOND",
+            help="Requests a second: find the batch they make. With --context and --new-tokens, or "
+            "faster or slower than --trace.",
+        ),
+    ] = None,
+    trace: Annotated[
+        str | None,
+        typer.Option(metavar="TRACE", help="Take rate and lengths from a trace, as replay does."),
+    ] = None,
+    efficiency: Annotated[
+        float, typer.Option(help="Share of the roofline that an engine reaches, for traffic.")
+    ] = 1.0,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ENGINE",
+            help="Apply an engine's own rules: vllm, vllm-v0, sglang, llama.cpp, transformers, "
+            "tensorrt-llm, tgi, …",
+        ),
+    ] = None,
+    engine_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--engine-option",
+            metavar="NAME=VALUE",
+            help="An option of that engine, such as version=0.11; may be repeated.",
+        ),
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Size a model's KV cache: exact bytes, requests that fit, the decode floor.
+    """Size a model's KV cache: exact bytes, requests that fit, decode floors, and what helps.
 
     Example: kvhouse plan llama-2-7b --device a10-24g --context 500
     """
-    from kvhouse.planner import plan
+    case_options: dict[str, Any] = {
+        "kv_memory": options.size(kv_memory),
+        "context": context,
+        "new_tokens": new_tokens,
+        "max_length": max_length,
+        "weight_dtype": weight_dtype,
+        "block_size": block_size,
+        "token_budget": token_budget,
+        "watermark": watermark,
+        "utilization": utilization,
+        "tp": tp,
+        "mtp": mtp,
+    }
+    if compare:
+        _compare(model, device, kv_format, case_options, as_json)
+        return
+    from kvhouse.planner.cases import case_for
+    from kvhouse.planner.report import Questions, report
 
-    result = plan(
-        model,
-        device,
-        kv_memory=options.size(kv_memory),
-        context=context,
-        max_length=max_length,
-        kv_format=kv_format,
-        weight_dtype=weight_dtype,
-        block_size=block_size,
-        watermark=watermark,
-        utilization=utilization,
+    case = case_for(model, device, kv_format=kv_format, policy=policy, **case_options)
+    questions = Questions(
+        remedies=with_remedies,
+        shared_tokens=shared_tokens,
+        grid=with_grid,
+        traffic=_traffic(rate, trace, case.context, case.new_tokens),
+        efficiency=efficiency,
+        engine=engine,
+        engine_options=dict(_pair(text) for text in engine_option or []),
     )
+    result = report(case, questions)
     if as_json:
         print_json(result.to_dict())
         return
     from rich.console import Console
 
-    from kvhouse.views.plan import show_plan
+    from kvhouse.views.report import show_report
 
-    show_plan(Console(), result)
+    show_report(Console(), result)
+
+
+def _compare(
+    models: str, devices: str, kv_formats: str, case_options: dict[str, Any], as_json: bool
+) -> None:
+    from kvhouse.planner.compare import compare
+
+    lists = (_names(models), _names(devices), _names(kv_formats))
+    comparison = compare(*lists, **case_options)
+    if as_json:
+        print_json(comparison.to_dict())
+        return
+    from rich.console import Console
+
+    from kvhouse.views.compare import show_comparison
+
+    show_comparison(Console(), comparison)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise KvhouseError(f"engine option {text!r}: write it as name=value")
+    return name, value
+
+
+def _traffic(
+    rate: float | None, trace: str | None, context: int, new_tokens: int
+) -> Traffic | None:
+    """The traffic that was named, if any: a trace's, or requests that are all alike."""
+    if rate is None and trace is None:
+        return None
+    from kvhouse.planner.traffic import Traffic
+
+    if trace is None:
+        return Traffic.given(rate or 0.0, max(1, context - new_tokens), new_tokens)
+    from dataclasses import replace
+
+    from kvhouse.replayer.traces import read_trace
+
+    requests = read_trace(trace).requests
+    measured = Traffic.measured((r.arrival, r.prompt_tokens, r.output_tokens) for r in requests)
+    return measured if rate is None else replace(measured, rate=rate)

@@ -20,13 +20,21 @@ from safetensors import SafetensorError
 
 from kvhouse.engine.quiet import quiet, reading
 from kvhouse.errors import KvhouseError, UnsupportedModel
+from kvhouse.spec.fields import show_path
 from kvhouse.spec.gguf_header import Header, Tensor, read_header
+from kvhouse.spec.gguf_reader import parts_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 #: Part of the cache key: raise it when what is written changes.
 _VERSION = 1
+
+#: Architectures whose weights are, but for their order, those of transformers. Others store norms,
+#: fused matrices or experts in ways that would be taken wrongly without a word.
+_CONVERTED = ("llama", "qwen2", "qwen3", "phi3")
+#: Metadata of theirs that, once set, means layers which transformers' config would not know.
+_FOREIGN = ("expert_count", "attention.sliding_window")
 
 #: Architectures in which the writers of GGUF reorder the rows of the query and key projections,
 #: from the halves that transformers rotates to the pairs that ggml rotates.
@@ -86,6 +94,7 @@ def _convert(path: Path, directory: Path) -> None:
     from transformers import AutoConfig, AutoTokenizer
 
     header = read_header(path)
+    _refuse_foreign(path, header)
     for table in _ROPE_TABLES:
         if table in header.tensors:
             raise UnsupportedModel(f"{path}: the engine cannot apply its RoPE factors ({table})")
@@ -98,6 +107,26 @@ def _convert(path: Path, directory: Path) -> None:
         save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
         config.save_pretrained(directory)
         tokenizer.save_pretrained(directory)
+
+
+def _refuse_foreign(path: Path, header: Header) -> None:
+    where, architecture = show_path(path), header.metadata["general.architecture"]
+    if architecture not in _CONVERTED:
+        known = ", ".join(_CONVERTED)
+        raise UnsupportedModel(
+            f"{where}: the engine reads no GGUF weights of architecture {architecture!r}, only of "
+            f"{known}"
+        )
+    if parts_of(header, where) > 1:
+        raise UnsupportedModel(f"{where}: the engine reads no GGUF files of split models")
+    longest = header.metadata.get(f"{architecture}.context_length", 0)
+    for name in _FOREIGN:
+        value = header.metadata.get(f"{architecture}.{name}")
+        idle = name.endswith("window") and isinstance(value, int) and value > int(str(longest))
+        if value and not idle:
+            raise UnsupportedModel(
+                f"{where}: the engine cannot run it: field '{architecture}.{name}' is {value}"
+            )
 
 
 def _weights(

@@ -7,30 +7,32 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kvhouse import devices, spec
-from kvhouse.core.policy import CONTIGUOUS_MAX, DEFAULT_WATERMARK, PAGED
-from kvhouse.core.scheduler import DEFAULT_TOKEN_BUDGET
+from kvhouse.core.policy import CONTIGUOUS_MAX, PAGED
 from kvhouse.costs import Roofline
 from kvhouse.devices import Device
-from kvhouse.errors import KvhouseError
-from kvhouse.layout import DEFAULT_BLOCK_SIZE, KVLayout
-from kvhouse.planner.budget import DEFAULT_UTILIZATION, Budget, kv_budget
+from kvhouse.layout import KVLayout
+from kvhouse.planner.budget import Budget
+from kvhouse.planner.case import Case
+from kvhouse.planner.cases import case_for
 from kvhouse.planner.fit import Fit, Shape, fits
 from kvhouse.planner.numbers import KindBytes, Numbers, kinds, numbers
 from kvhouse.planner.speed import Speed, compute_bound_batch, compute_bound_prompt, decode_speed
 from kvhouse.spec.model import ModelSpec
-
-#: Context that a plan is made for when none is given, unless the model's own limit is lower.
-DEFAULT_CONTEXT = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The answer of ``plan``; bytes are exact, speeds are floors of the roofline.
 
+    With several devices, bytes and requests are those of one of them: each has its share of every
+    request.
+
     Attributes:
+        tp: Devices that share every layer.
         device_basis: ``datasheet``, ``measured``, or ``given`` for the user's own figures.
         weight_dtype: How the weights are stored, ``as stored`` for a file that mixes types.
+        weights_basis: ``exact``, ``estimated``, or ``stored`` in the headers of the files.
+        weights_note: What the count of the weights rests on or leaves out; empty for nothing.
         compute_dtype: The dtype whose FLOP/s the floors take: a wider one where the device has no
             figure for the weights' own, ``unknown`` where it has none, and floors then count
             bandwidth alone.
@@ -56,10 +58,13 @@ class Plan:
 
     model: str
     architecture: str
+    tp: int
     device: str
     device_basis: str
     device_source: str
     weight_dtype: str
+    weights_basis: str
+    weights_note: str
     compute_dtype: str
     kv_format: str
     block_size: int
@@ -91,74 +96,57 @@ class Plan:
         return asdict(self)
 
 
-def plan(
-    model: str | Path | ModelSpec,
-    device: str | Device,
-    *,
-    kv_memory: int | None = None,
-    context: int | None = None,
-    new_tokens: int | None = None,
-    max_length: int | None = None,
-    kv_format: str = "bf16",
-    weight_dtype: str | None = None,
-    block_size: int = DEFAULT_BLOCK_SIZE,
-    token_budget: int = DEFAULT_TOKEN_BUDGET,
-    watermark: float = DEFAULT_WATERMARK,
-    utilization: float = DEFAULT_UTILIZATION,
-) -> Plan:
+def plan(model: str | Path | ModelSpec, device: str | Device, **options: Any) -> Plan:  # noqa: ANN401
     """Size a model's KV cache on a device.
 
     Args:
         model: A catalogue name, a config, a GGUF file, or a spec.
         device: A device's name or figures.
-        kv_memory: Bytes for keys and values; by default what reserve and weights leave.
-        context: Tokens that each request holds; by default 4096, or ``max_length`` if lower.
-        new_tokens: How many of them are output; by default a quarter.
-        max_length: Longest request allowed; by default the model's own limit.
-        kv_format: How keys and values are stored.
-        weight_dtype: How the weights are stored; by default as published.
-        block_size: Tokens per block.
-        token_budget: The most tokens computed in one step; what windows need room for.
-        watermark: Share of the pool that paged admissions keep free.
-        utilization: Share of the device's memory that the engine may use.
+        options: Those of ``case_for``.
 
     Raises:
         KvhouseError: The input is impossible; the message says which part.
     """
-    model = model if isinstance(model, ModelSpec) else spec.load(model)
-    device = device if isinstance(device, Device) else devices.get(device)
-    max_length = model.length_limit(max_length)
-    context = min(DEFAULT_CONTEXT, max_length) if context is None else context
-    new_tokens = max(1, context // 4) if new_tokens is None else new_tokens
-    _check_lengths(context, new_tokens, max_length, token_budget)
-    layout = KVLayout.of(model, kv_format, block_size)
-    budget = kv_budget(model, device, weight_dtype, utilization, kv_memory)
-    pool = layout.pool_in(budget.kv, context, token_budget)
+    return plan_case(case_for(model, device, **options))
+
+
+def plan_case(case: Case) -> Plan:
+    """Size the KV cache of a case.
+
+    Raises:
+        KvhouseError: The case is impossible; the message says which part.
+    """
+    model, device, context = case.rank(), case.device, case.context
+    layout, budget = case.layout(), case.budget()
+    pool = layout.pool_in(budget.kv, context, case.token_budget)
     if budget.given:
         layout.require(pool)
-    shape = Shape(context, new_tokens, max_length, token_budget, watermark)
+    shape = Shape(context, case.new_tokens, case.max_length, case.token_budget, case.watermark)
     at_context = fits(model, layout, pool, shape)
-    by_kind = kinds(model, layout, context, max_length)
-    three = numbers(layout, by_kind, context, token_budget)
-    roofline = Roofline(model, layout, device, weight_dtype)
+    by_kind = kinds(model, layout, context, case.max_length)
+    three = numbers(layout, by_kind, context, case.token_budget)
+    roofline = Roofline(model, layout, device, case.weight_dtype)
     shown = {fit.requests for fit in at_context if fit.policy in (CONTIGUOUS_MAX, PAGED)}
     batches = sorted({1, *shown} - {0}) if budget.kv else []
     prefill = roofline.prefill(context)
     return Plan(
         model=model.name,
         architecture=model.architecture,
+        tp=case.tp,
         device=device.name,
         device_basis=device.basis,
         device_source=device.source,
-        weight_dtype=_stored(model, weight_dtype),
+        weight_dtype=_stored(model, case.weight_dtype),
+        weights_basis=model.weight_bytes_basis(case.weight_dtype),
+        weights_note=model.weights_note,
         compute_dtype=roofline.compute_dtype,
-        kv_format=kv_format,
-        block_size=block_size,
+        kv_format=case.kv_format,
+        block_size=case.block_size,
         context=context,
-        new_tokens=new_tokens,
-        max_length=max_length,
-        token_budget=token_budget,
-        watermark=watermark,
+        new_tokens=case.new_tokens,
+        max_length=case.max_length,
+        token_budget=case.token_budget,
+        watermark=case.watermark,
         budget=budget,
         bytes_per_token=layout.bytes_per_token,
         bytes_per_block=layout.block_bytes,
@@ -168,10 +156,12 @@ def plan(
         slots=pool.slots,
         pool_bytes=layout.pool_bytes(pool),
         crossover_batch=budget.weights // three.logical + 1,
-        crossover_length=_crossover_length(model, layout, budget.weights, max_length),
+        crossover_length=_crossover_length(model, layout, budget.weights, case.max_length),
         fits=at_context,
-        fits_at_max_length=fits(model, layout, pool, replace(shape, tokens=max_length)),
-        speeds=tuple(decode_speed(roofline, batch, context) for batch in batches),
+        fits_at_max_length=fits(model, layout, pool, replace(shape, tokens=case.max_length)),
+        speeds=tuple(
+            decode_speed(roofline, batch, context, case.link_seconds(batch)) for batch in batches
+        ),
         compute_bound_batch=compute_bound_batch(roofline, context),
         prefill_seconds=prefill.seconds,
         prefill_bound=prefill.bound,
@@ -179,18 +169,11 @@ def plan(
     )
 
 
-def _check_lengths(context: int, new_tokens: int, max_length: int, token_budget: int) -> None:
-    if not 1 <= context <= max_length:
-        raise KvhouseError(f"context {context}: must lie between 1 and max_length {max_length}")
-    if not 1 <= new_tokens <= context:
-        raise KvhouseError(f"new_tokens {new_tokens}: must lie between 1 and context {context}")
-    if token_budget < 1:
-        raise KvhouseError(f"token_budget {token_budget}: must be at least 1")
-
-
 def _stored(model: ModelSpec, weight_dtype: str | None) -> str:
     if weight_dtype is None and model.stored_weight_bytes is not None:
         return "as stored"
+    if weight_dtype is None and model.storage is not None:
+        return model.storage.name
     return weight_dtype or model.dtype
 
 

@@ -21,7 +21,8 @@ class Speed:
         kv_bytes: Keys, values and states read.
         weight_bytes: Weights read.
         kv_seconds: Time to read the keys and values alone.
-        seconds: Time of the step: all bytes or all FLOPs, whichever takes longer.
+        seconds: Time of the step: all bytes or all FLOPs, whichever takes longer; under tensor
+            parallelism also the sums over the ranks.
         kv_tokens_per_second: Ceiling by the keys and values alone; None where none are read.
         tokens_per_second: Ceiling of the whole step, all requests together.
         request_tokens_per_second: The same for one of the requests.
@@ -39,19 +40,27 @@ class Speed:
     bound: str
 
 
-def decode_speed(roofline: Roofline, batch: int, context: int) -> Speed:
-    """The floor of decoding ``batch`` requests that each have ``context`` tokens in the pool."""
+def decode_speed(roofline: Roofline, batch: int, context: int, link_seconds: float = 0) -> Speed:
+    """The floor of decoding ``batch`` requests that each have ``context`` tokens in the pool.
+
+    Args:
+        roofline: The model, or one rank of it, on its device.
+        batch: Requests.
+        context: Tokens of each in the pool.
+        link_seconds: What ranks spend beside it on their sums.
+    """
     cost = roofline.decode_floor(batch, context)
+    seconds = cost.seconds + link_seconds
     kv_seconds = cost.kv_read_bytes / roofline.device.bandwidth
     return Speed(
         batch=batch,
         kv_bytes=cost.kv_read_bytes,
         weight_bytes=cost.weight_bytes,
         kv_seconds=kv_seconds,
-        seconds=cost.seconds,
+        seconds=seconds,
         kv_tokens_per_second=batch / kv_seconds if kv_seconds else None,
-        tokens_per_second=batch / cost.seconds,
-        request_tokens_per_second=1 / cost.seconds,
+        tokens_per_second=batch / seconds,
+        request_tokens_per_second=1 / seconds,
         bound=cost.bound,
     )
 

@@ -44,7 +44,7 @@ def replay(
     """Lead a trace through the scheduler on a virtual clock of roofline times.
 
     Args:
-        trace: A trace, a file or a bundled name.
+        trace: A trace, or what ``read_trace`` takes: a file, a bundled name, a description.
         model: A catalogue name, a config, a GGUF file, or a spec.
         device: A device's name or figures.
         kv_memory: Bytes for keys and values; by default what the device has left after reserve

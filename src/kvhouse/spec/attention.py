@@ -139,7 +139,15 @@ def _latent(config: Config, index: int, window: int | None) -> LatentAttention:
         own_rope = own.maybe("qk_rope_head_dim") if own else None
         rank = own_rank or config.size("swa_kv_lora_rank")
         rope = own_rope or config.maybe("swa_qk_rope_head_dim") or _rest_of_head(config)
-    return LatentAttention(config.heads, rank, rope, window)
+    plain, value = config.maybe("qk_nope_head_dim"), config.maybe("v_head_dim")
+    return LatentAttention(
+        config.heads,
+        rank,
+        rope,
+        window,
+        selected=config.maybe("index_topk"),
+        unfolded=plain + rope + value if plain and value else None,
+    )
 
 
 def _rest_of_head(config: Config) -> int:

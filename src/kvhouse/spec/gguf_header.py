@@ -2,8 +2,10 @@
 
 The format is described in the ggml repository, ``docs/gguf.md``. Every count in the file is
 checked against the bytes that are left before it is believed, so that a damaged or hostile file
-costs no more time and memory than its size allows. Types of tensors are those that the installed
-``gguf`` package knows.
+costs no more time and memory than its size allows.
+
+The bytes may be the first ones of a longer file: where they end too early but the file goes on,
+``NeedMore`` says so, and whoever holds the file reads on.
 """
 
 from __future__ import annotations
@@ -17,10 +19,15 @@ from pathlib import Path
 
 from kvhouse.errors import SpecError
 from kvhouse.spec.fields import show, show_path
+from kvhouse.spec.ggml_types import TYPES
 
 #: Large vocabularies make headers of some 20 MiB. More than this is not read.
 MOST_HEADER_BYTES = 64 * 2**20
+#: Longer arrays are vocabularies; shorter ones may say something of each layer.
+MOST_KEPT = 2**12
 
+#: More entries than any model has, whose experts are stacked in one tensor.
+MOST_ENTRIES = 2**16
 _VERSIONS = (2, 3)
 _STRING, _ARRAY = 8, 9
 _SCALARS = {
@@ -43,9 +50,13 @@ _LEAST_METADATA_ENTRY = 8 + 4 + 1
 _LEAST_TENSOR_ENTRY = 8 + 4 + 4 + 8
 
 
+class NeedMore(Exception):
+    """The header goes on after the bytes that are there; ``args[0]`` is how many it takes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Array:
-    """An array of the metadata, of which only the length is kept."""
+    """An array of the metadata, of which only the length is kept: of texts, or a long one."""
 
     length: int
 
@@ -86,8 +97,7 @@ def read_header(path: Path) -> Header:
     """Read the header of a GGUF file.
 
     Raises:
-        SpecError: The file is unreadable, no GGUF of a known version, truncated or contradictory,
-            or the ``gguf`` package is missing.
+        SpecError: The file is unreadable, no GGUF of a known version, truncated or contradictory.
     """
     where = show_path(path)
     try:
@@ -100,25 +110,27 @@ def read_header(path: Path) -> Header:
             path.open("rb") as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
         ):
-            return _Reader(data, len(data), where).header()
+            return parse_header(data, len(data), where)
     except OSError as error:
         raise SpecError(f"{where}: cannot be read: {error.strerror or error}") from None
 
 
-def _tensor_types() -> dict[int, tuple[str, int, int]]:
-    """For the number of each tensor type its name, elements in a block and bytes of a block."""
-    try:
-        from gguf.constants import GGML_QUANT_SIZES
-    except ImportError:
-        raise SpecError("GGUF files need the gguf package: pip install gguf") from None
-    return {int(kind): (kind.name, *sizes) for kind, sizes in GGML_QUANT_SIZES.items()}
+def parse_header(data: bytes | mmap.mmap, size: int, where: str) -> Header:
+    """Parse the header at the start of ``data``, the first bytes of a file of ``size`` bytes.
+
+    Raises:
+        SpecError: No GGUF of a known version, truncated or contradictory.
+        NeedMore: The header is longer than ``data``.
+    """
+    return _Reader(data, size, where).header()
 
 
 class _Reader:
     """Walks the header from its first byte; ``at`` is the next one to be read."""
 
-    def __init__(self, data: mmap.mmap, size: int, where: str) -> None:
+    def __init__(self, data: bytes | mmap.mmap, size: int, where: str) -> None:
         self.data = data
+        self.held = len(data)
         self.size = size
         self.end = min(size, MOST_HEADER_BYTES)
         self.at = 0
@@ -128,6 +140,7 @@ class _Reader:
         return SpecError(f"{self.where}: damaged GGUF file: {problem} at byte {self.at}")
 
     def header(self) -> Header:
+        self.need(min(4, self.size))
         if self.data[:4] != b"GGUF":
             raise SpecError(f"{self.where}: not a GGUF file: it starts otherwise")
         self.at = 4
@@ -154,6 +167,13 @@ class _Reader:
         if count * least_bytes > left:
             limit = "" if self.end == self.size else f" of the {self.end} that a header may have"
             raise self.error(f"truncated: {count} {what} do not fit in the {left} bytes{limit}")
+        if least_bytes > 8 and count > MOST_ENTRIES:
+            raise self.error(f"{count} {what}, of which {MOST_ENTRIES} are read at most,")
+
+    def need(self, count: int) -> None:
+        """Ask for more of the file where the next ``count`` bytes are in it but not held."""
+        if self.at + count > self.held:
+            raise NeedMore(self.at + count)
 
     def number(self, form: str) -> int:
         return int(self.scalar(form))
@@ -161,6 +181,7 @@ class _Reader:
     def scalar(self, form: str) -> int | float | bool:
         size = struct.calcsize(form)
         self.expect(size, 1, "bytes")
+        self.need(size)
         value: int | float | bool = struct.unpack_from(form, self.data, self.at)[0]
         self.at += size
         return value
@@ -168,6 +189,7 @@ class _Reader:
     def text(self) -> str:
         length = self.number("<Q")
         self.expect(length, 1, "bytes of text")
+        self.need(length)
         raw = self.data[self.at : self.at + length]
         self.at += length
         return raw.decode("utf-8", errors="replace")
@@ -181,12 +203,15 @@ class _Reader:
             return self.array()
         raise self.error(f"metadata type {kind} is unknown")
 
-    def array(self) -> Array:
+    def array(self) -> Array | list[int | float | bool]:
         kind, length = self.number("<I"), self.number("<Q")
         if kind in _SCALARS:
             size = struct.calcsize(_SCALARS[kind])
             self.expect(length, size, "array items")
-            self.at += length * size
+            self.need(length * size)
+            start, self.at = self.at, self.at + length * size
+            if length <= MOST_KEPT:
+                return list(struct.unpack_from(f"<{length}{_SCALARS[kind][1]}", self.data, start))
         elif kind == _STRING:
             self.expect(length, 8, "strings")
             self.skip_texts(length)
@@ -196,7 +221,7 @@ class _Reader:
 
     def skip_texts(self, count: int) -> None:
         # The longest part of a header is the vocabulary, hence no call for each of its strings.
-        data, at, last = self.data, self.at, self.end - 8
+        data, at, last = self.data, self.at, min(self.end, self.held) - 8
         unpack = struct.Struct("<Q").unpack_from
         for _ in range(count):
             if at > last:
@@ -206,23 +231,24 @@ class _Reader:
             if at <= self.end:
                 self.at = at
                 return
+        if self.held < self.end and at + 8 <= self.end:
+            raise NeedMore(at + 8)
         raise self.error(f"truncated: an array of {count} strings runs past the end")
 
     def directory(self, count: int, metadata: dict[str, object]) -> dict[str, Tensor]:
-        types = _tensor_types()
         tensors: dict[str, Tensor] = {}
         for _ in range(count):
-            tensor = self.tensor(types)
+            tensor = self.tensor()
             if tensor.name in tensors:
                 raise self.error(f"tensor {show(tensor.name)} is stated twice")
             tensors[tensor.name] = tensor
         start = self.data_start(metadata.get("general.alignment", _DEFAULT_ALIGNMENT))
         room = self.size - start
-        if sum(tensor.bytes for tensor in tensors.values()) > room:
+        if tensors and sum(tensor.bytes for tensor in tensors.values()) > room:
             raise self.error(f"truncated: the tensors do not fit in the {max(room, 0)} bytes left")
         return {name: self.placed(tensor, start) for name, tensor in tensors.items()}
 
-    def tensor(self, types: dict[int, tuple[str, int, int]]) -> Tensor:
+    def tensor(self) -> Tensor:
         """One entry of the directory, its offset still relative to the start of the data."""
         name = self.text()
         dimensions = self.number("<I")
@@ -230,11 +256,9 @@ class _Reader:
             raise self.error(f"tensor {show(name)} has {dimensions} dimensions")
         shape = tuple(self.number("<Q") for _ in range(dimensions))
         kind, offset = self.number("<I"), self.number("<Q")
-        if kind not in types:
-            raise self.error(
-                f"tensor {show(name)} has type {kind}, unknown to the installed gguf package,"
-            )
-        type_name, block_elements, block_bytes = types[kind]
+        if kind not in TYPES:
+            raise self.error(f"tensor {show(name)} has type {kind}, which ggml does not know,")
+        type_name, block_elements, block_bytes = TYPES[kind]
         if 0 in shape or shape[0] % block_elements:
             raise self.error(f"tensor {show(name)} of type {type_name} has shape {shape}")
         size = prod(shape) // block_elements * block_bytes

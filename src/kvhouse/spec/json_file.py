@@ -11,6 +11,8 @@ from kvhouse.spec.fields import show, show_path
 
 #: A config has tens of kilobytes; beyond this many bytes a file is not one, and is not read.
 MOST_BYTES = 4 * 2**20
+#: Values in a JSON text, tensors of the largest sharded models included.
+MOST_VALUES = 2**22
 
 
 def read_json_object(path: Path) -> dict[str, object]:
@@ -23,9 +25,20 @@ def read_json_object(path: Path) -> dict[str, object]:
         SpecError: Unreadable, too large, not UTF-8, not JSON, nested too deeply, a key stated
             twice, or something other than an object.
     """
-    where = show_path(path)
+    return parse_json_object(_read_bytes(path), show_path(path))
+
+
+def parse_json_object(raw: bytes, where: str) -> dict[str, object]:
+    """The object in a JSON text that is already read; ``where`` names its source in messages.
+
+    Raises:
+        SpecError: As for ``read_json_object``, or it holds more values than ``MOST_VALUES``.
+    """
+    # Counted before parsing: a small text of many values takes a lot of memory.
+    if raw.count(b",") + raw.count(b"[") + raw.count(b"{") > MOST_VALUES:
+        raise SpecError(f"{where}: holds more than {MOST_VALUES} values")
     try:
-        text = _read_bytes(path).decode("utf-8-sig")
+        text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise SpecError(f"{where}: not UTF-8 text at byte {error.start}") from None
     try:

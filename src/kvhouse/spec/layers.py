@@ -11,13 +11,11 @@ counts the most that any length up to ``n`` needs, since that is what memory mus
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from kvhouse.spec.reach import ALL, Reach
-
-#: Bytes of one element of a tensor that is not in the KV format, by the dtype's usual name.
-ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int64": 8}
+from kvhouse.spec.tensors import Convolution, Tensor
 
 
 class Format(Protocol):
@@ -26,32 +24,6 @@ class Format(Protocol):
     def vector_bytes(self, elements: int) -> int:
         """Bytes of a vector of ``elements`` elements."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """A tensor of fixed size; ``dtype`` None stands for the dtype that the model computes in."""
-
-    elements: int
-    dtype: str | None = None
-
-    def bytes(self, dtype: str) -> int:
-        """Bytes of it in a model that computes in ``dtype``."""
-        return self.elements * ELEMENT_BYTES[self.dtype or dtype]
-
-
-@dataclass(frozen=True, slots=True)
-class Convolution:
-    """The inputs that a causal convolution still needs: the last ``kernel - 1`` of each channel."""
-
-    channels: int
-    kernel: int
-    dtype: str | None = None
-
-    def bytes(self, dtype: str, columns: int | None = None) -> int:
-        """Bytes in a model that computes in ``dtype``; ``columns`` by default ``kernel - 1``."""
-        kept = self.kernel - 1 if columns is None else columns
-        return self.channels * kept * ELEMENT_BYTES[self.dtype or dtype]
 
 
 class Layer:
@@ -68,6 +40,11 @@ class Layer:
     def stride(self) -> int:
         """Tokens for which one entry is kept; more than 1 where entries are compressed."""
         return 1
+
+    @property
+    def attended(self) -> int | None:
+        """How many of the kept tokens a query reads at most; None for all."""
+        return None
 
     @property
     def reach(self) -> Reach:
@@ -210,13 +187,22 @@ class LatentAttention(Layer):
     """Multi-head latent attention: one compressed vector per token for all heads together.
 
     It holds ``rank`` elements that keys and values are unfolded from and ``rope_dim`` elements of
-    key that carry the position (DeepSeek-V2, arXiv 2405.04434). ``window`` None keeps every token.
+    key that carry the position (DeepSeek-V2, arXiv 2405.04434).
+
+    Attributes:
+        window: How many of the last tokens are kept; None for all.
+        selected: How many of the kept tokens a query attends to at most, by an indexer's choice
+            (DeepSeek-V3.2); None for all. What is kept does not depend on it.
+        unfolded: Elements of one head's key and value once they are unfolded from the latent;
+            None where it is not stated. What is kept does not depend on it either.
     """
 
     query_heads: int
     rank: int
     rope_dim: int
     window: int | None = None
+    selected: int | None = field(default=None, compare=False)
+    unfolded: int | None = field(default=None, compare=False)
     kind: ClassVar[str] = "latent (MLA)"
     what: ClassVar[str] = "keeps one compressed vector of each token"
 
@@ -224,6 +210,11 @@ class LatentAttention(Layer):
     def vectors(self) -> tuple[tuple[int, int], ...]:
         """The latent and the rotary part of the key, side by side."""
         return ((1, self.rank), (1, self.rope_dim))
+
+    @property
+    def attended(self) -> int | None:
+        """Those that the indexer selects."""
+        return self.selected
 
     @property
     def reach(self) -> Reach:
@@ -235,9 +226,14 @@ class LatentAttention(Layer):
         return tokens if self.window is None else min(tokens, self.window)
 
     def attention_flops(self, context: int) -> int:
-        """FLOPs in the absorbed form, in which queries meet the latents themselves."""
-        per_key = 2 * self.query_heads * (2 * self.rank + self.rope_dim)
-        return per_key * self.kept_tokens(context)
+        """FLOPs in the cheaper of two forms, unfolding not counted.
+
+        Queries meet the latents themselves, as in decode, or the keys and values that are
+        unfolded from them, as in prefill.
+        """
+        absorbed = 2 * self.rank + self.rope_dim
+        per_key = 2 * self.query_heads * min(absorbed, self.unfolded or absorbed)
+        return per_key * min(self.kept_tokens(context), self.selected or context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,9 +264,13 @@ class Indexer(Layer):
 
 @dataclass(frozen=True, slots=True)
 class State(Layer):
-    """A recurrent state of fixed size: SSM, linear attention, convolutions, RWKV."""
+    """A recurrent state of fixed size: SSM, linear attention, convolutions, RWKV.
+
+    ``chunk`` is the number of tokens that the kernels take at a time, where the config states it.
+    """
 
     tensors: tuple[Tensor | Convolution, ...]
+    chunk: int | None = field(default=None, compare=False)
     kind: ClassVar[str] = "state"
     what: ClassVar[str] = "keeps a state of fixed size per request"
 

@@ -54,7 +54,7 @@ class ModelSpec:
             every weight has ``dtype``, and where a file's header gives ``stored_weight_bytes``.
         mtp_layers: Layers that predict further tokens (multi-token prediction). The model runs
             without them; an engine that speculates with them keeps what they keep. They are not
-            among ``layers``, nor are their weights among ``parameters``.
+            among ``layers``, nor their weights among ``parameters`` unless these are ``stored``.
     """
 
     name: str

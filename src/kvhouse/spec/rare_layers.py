@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kvhouse.spec.layers import Layer, Tensor
+from kvhouse.spec.layers import Layer
 from kvhouse.spec.reach import ALL, Reach
+from kvhouse.spec.tensors import Tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,18 +7,11 @@ from collections.abc import Callable
 from kvhouse.spec.attention import attention, head_dim, kv_heads
 from kvhouse.spec.config import Config
 from kvhouse.spec.fields import show
-from kvhouse.spec.layers import (
-    Combined,
-    CrossAttention,
-    FullAttention,
-    Layer,
-    State,
-    Tensor,
-    WithoutKV,
-)
+from kvhouse.spec.layers import Combined, CrossAttention, FullAttention, Layer, State, WithoutKV
 from kvhouse.spec.patterns import layer_types
 from kvhouse.spec.plain_models import one_layer, plain_layers
 from kvhouse.spec.rare_layers import HashBuckets, HiddenStates
+from kvhouse.spec.tensors import Tensor
 
 _MOST_PASSES = 2**10
 _MOST_SLOTS = 2**16

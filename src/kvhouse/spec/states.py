@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import gcd
 
 from kvhouse.errors import UnsupportedModel
 from kvhouse.spec.attention import head_dim, kv_heads
 from kvhouse.spec.config import Config
 from kvhouse.spec.fields import show
-from kvhouse.spec.layers import Convolution, State, Tensor
+from kvhouse.spec.layers import State
+from kvhouse.spec.tensors import Convolution, Tensor
 
 _Tensors = tuple[Tensor | Convolution, ...]
 #: The recurrent state is kept in float32 whatever the model computes in.
@@ -27,16 +29,26 @@ def state(config: Config, index: int, slides: bool = False) -> State:
     tensors = reader(config)
     if kind == "qwen4_exp_text":
         tensors += _ngram_memory(config, index)
-    return State(tensors)
+    chunk = config.maybe("mamba_chunk_size") or config.maybe("chunk_size")
+    return State(tensors, chunk if reader is _mamba2 else None)
+
+
+def _served(config: Config) -> str | None:
+    """The dtype of recurrent states that the config asks of a serving engine.
+
+    Qwen3.5's class asks for float32 where the file does not say.
+    """
+    names = ("mamba_ssm_cache_dtype", "mamba_ssm_dtype")
+    stated = any(config.text(name) not in (None, "auto") for name in names)
+    return _dtype(config) if stated or config.model_type.startswith("qwen3_5") else None
 
 
 def _mamba1(config: Config) -> _Tensors:
     """Mamba (arXiv 2312.00752): a convolution and a state per inner channel."""
     inner = int(config.number(_one_of(config, "expand", "mamba_expand")) * config.hidden)
     kernel = config.either("conv_kernel", "mamba_d_conv")
-    return Convolution(inner, kernel), Tensor(
-        inner * config.either("state_size", "mamba_d_state"), _WIDE
-    )
+    size = config.either("state_size", "mamba_d_state")
+    return Convolution(inner, kernel, units=inner), Tensor(inner * size, _WIDE, inner)
 
 
 def _one_of(config: Config, first: str, second: str) -> str:
@@ -46,20 +58,27 @@ def _one_of(config: Config, first: str, second: str) -> str:
 def _mamba2(config: Config) -> _Tensors:
     """Mamba 2 (arXiv 2405.21060): the convolution also runs over B and C of each group."""
     kind = config.model_type
+    heads: int | None
     if kind == "nemotron_h":
-        inner = config.size("mamba_num_heads") * config.size("mamba_head_dim")
+        heads = config.size("mamba_num_heads")
+        inner = heads * config.size("mamba_head_dim")
         groups = config.either("mamba_n_groups", "n_groups")
         size, kernel = config.size("ssm_state_size"), config.either("mamba_d_conv", "conv_kernel")
     elif kind == "mamba2":
         inner = int(config.number("expand") * config.hidden)
+        heads = config.heads
         groups = config.size("n_groups")
         size, kernel = config.size("state_size"), config.size("conv_kernel")
     else:
         own = config.maybe("mamba_d_ssm")
         inner = own or int(config.number("mamba_expand") * config.hidden)
+        heads = config.maybe("n_mamba_heads") or config.maybe("mamba_n_heads")
         groups = config.size("mamba_ngroups" if kind == "zamba2" else "mamba_n_groups")
         size, kernel = config.size("mamba_d_state"), config.size("mamba_d_conv")
-    return Convolution(inner + 2 * groups * size, kernel), Tensor(inner * size, _dtype(config))
+    convolution = Convolution(
+        inner + 2 * groups * size, kernel, units=heads, groups=groups, group_channels=2 * size
+    )
+    return convolution, Tensor(inner * size, _dtype(config), heads, _served(config))
 
 
 def _delta_net(config: Config) -> _Tensors:
@@ -70,7 +89,9 @@ def _delta_net(config: Config) -> _Tensors:
     value_dim = config.maybe("linear_value_head_dim") or 2 * key_dim
     channels = 2 * key_heads * key_dim + value_heads * value_dim
     kernel = config.size("linear_conv_kernel_dim")
-    return Convolution(channels, kernel), Tensor(value_heads * key_dim * value_dim, _dtype(config))
+    units = gcd(key_heads, value_heads)
+    state = Tensor(value_heads * key_dim * value_dim, _dtype(config), units, _served(config))
+    return Convolution(channels, kernel, units=units), state
 
 
 def _dtype(config: Config) -> str:
@@ -99,24 +120,26 @@ def _delta_attention(config: Config) -> _Tensors:
         heads = own[0] or config.size("linear_num_heads")
         dim = own[1] or config.size("linear_head_dim")
         kernel = own[2] or config.size("linear_conv_kernel_dim")
-    return Convolution(3 * heads * dim, kernel), Tensor(heads * dim * dim, _WIDE)
+    state = Tensor(heads * dim * dim, _WIDE, heads, _WIDE)
+    return Convolution(3 * heads * dim, kernel, units=heads), state
 
 
 def _lightning(config: Config) -> _Tensors:
     """Lightning attention (arXiv 2501.08313): a square per head, in the model's dtype."""
-    return (Tensor(config.heads * head_dim(config) ** 2),)
+    return (Tensor(config.heads * head_dim(config) ** 2, units=config.heads),)
 
 
 def _griffin(config: Config) -> _Tensors:
     """RG-LRU (arXiv 2402.19427): a convolution and one number per channel."""
     width = config.maybe("lru_width") or config.hidden
     columns = config.size("conv1d_width") - 1
-    return Tensor(config.hidden * columns), Tensor(width, _WIDE)
+    return Tensor(config.hidden * columns, units=config.hidden), Tensor(width, _WIDE, width)
 
 
 def _short_convolution(config: Config) -> _Tensors:
     """LFM2's gated short convolution."""
-    return (Convolution(config.hidden, config.size("conv_L_cache")),)
+    hidden = config.hidden
+    return (Convolution(hidden, config.size("conv_L_cache"), units=hidden),)
 
 
 def _compressed_convolution(config: Config) -> _Tensors:

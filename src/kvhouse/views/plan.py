@@ -22,9 +22,12 @@ def show_plan(console: Console, plan: Plan) -> None:
             f" ({plan.architecture}) on ",
             (plan.device, "bold"),
             f" · weights {plan.weight_dtype} · KV {plan.kv_format}",
+            f" · one of {plan.tp} devices" if plan.tp > 1 else "",
         )
     )
     console.print(table("Memory", ("", "size", "bytes"), _memory(plan)))
+    if plan.weights_note:
+        console.print(f"Weights: {plan.weights_note}", highlight=False)
     if plan.budget.missing:
         console.print(_shortage(plan.budget, plan.device), style="bold red")
     _show_kinds(console, plan)
@@ -53,7 +56,7 @@ def _memory(plan: Plan) -> list[tuple[str, str, str]]:
     sizes = [
         ("device memory", budget.memory),
         ("engine reserve (assumed)", budget.reserve),
-        ("weights", budget.weights),
+        (f"weights ({plan.weights_basis})", budget.weights),
         (f"KV budget ({origin})", budget.kv),
         (f"KV pool: {plan.blocks:,} blocks of {plan.block_size} tokens{slots}", plan.pool_bytes),
     ]

@@ -13,9 +13,11 @@ from kvhouse.views.tables import table
 
 LEDGER_NAMES = {
     "used": "used by tokens",
+    "shared": "shared by requests",
     "reserved": "reserved for later",
     "internal": "internal fragmentation",
     "external": "external fragmentation",
+    "cached": "cached, free to take",
     "free": "free",
 }
 

@@ -6,20 +6,19 @@ architecture and compares.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from kvhouse.planner.engines.kv_dtypes import PLAIN, kv_type, model_dtype
+from kvhouse.planner.engines.slots import SlotOptions, stored
+from kvhouse.planner.engines.view import EngineView, Group, held_parts
 from kvhouse.spec.layers import (
     ChunkedAttention,
-    Convolution,
     Format,
-    FullAttention,
     LatentAttention,
     Layer,
     SlidingAttention,
-    Tensor,
 )
 from kvhouse.spec.model import ModelSpec
 from kvhouse.spec.rare_layers import PendingTokens, SharedVector
+from kvhouse.spec.tensors import Convolution, Tensor
 
 
 def held_bytes(
@@ -39,19 +38,43 @@ def held_bytes(
         * part.token_bytes(kv_format, dtype)
         + sum(_tensor_bytes(tensor, dtype) for tensor in part.state)
         for layer in spec.layers
-        for part in _stored(spec, layer)
+        for part in stored(spec, layer)
     )
 
 
-def _stored(spec: ModelSpec, layer: Layer) -> tuple[Layer, ...]:
-    """The layer's parts as they are stored."""
-    if isinstance(layer, SharedVector):  # as keys and as values; beside compressed entries, once
-        return (layer, layer)
-    falcon = spec.architecture == "FalconForCausalLM"
-    if falcon and isinstance(layer, FullAttention) and layer.kv_heads > 1:
-        # Falcon's newer form stores its keys after repeating them for every query head.
-        return (replace(layer, kv_heads=layer.query_heads),)
-    return layer.parts
+def dynamic_cache(spec: ModelSpec, options: SlotOptions) -> EngineView:
+    """The dynamic cache as it has grown after so many tokens; nothing is allocated ahead.
+
+    Raises:
+        KvhouseError: Unknown dtype, or no length limit.
+    """
+    length = spec.length_limit(options.max_model_len)
+    dtype = model_dtype(options.dtype or spec.dtype)
+    fmt = kv_type(PLAIN, dtype, "transformers")
+
+    def held(tokens: int) -> int:
+        return options.batch * held_bytes(spec, tokens, fmt, dtype)
+
+    layers = sum(bool(held_parts(layer)) for layer in spec.layers)
+    group = Group("dynamic cache", layers, 0, 1, 1, held, "1", "bytes of its tensors at n tokens")
+    return EngineView(
+        engine="transformers, dynamic cache",
+        version="5",
+        groups=(group,),
+        max_model_len=length,
+        block_size=1,
+        pool_block_bytes=0,
+        available_bytes=None,
+        blocks=None,
+        kv_tokens=None,
+        max_concurrency=None,
+        estimated_max_len=None,
+        needed=held,
+        notes=(
+            "it grows by concatenation, so a step holds the old and the new tensors of a layer",
+        ),
+        figures=(("kv_bytes", held(length)),),
+    )
 
 
 def _held_tokens(part: Layer, tokens: int) -> int:

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kvhouse.core.step import StepPlan
+from kvhouse.costs.reading import readings
 from kvhouse.devices import Device
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
 from kvhouse.spec.model import ModelSpec
-from kvhouse.spec.reach import Reach
+from kvhouse.spec.weight_formats import weight_format
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,8 @@ class StepCost:
     """What one step moves and computes, and the least time that takes.
 
     Attributes:
-        weight_bytes: Weights read, once for all rows.
+        weight_bytes: Weights read, once for all rows. Of a mixture of experts those that even
+            routing would read: real routers prefer some experts and read fewer.
         kv_read_bytes: Keys, values and states read.
         kv_written_bytes: Keys, values and states written.
         matmul_flops: Products of activations with weights.
@@ -63,99 +65,11 @@ class StepCost:
         return "compute" if self.compute_seconds > self.memory_seconds else "bandwidth"
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """Layers of one reach, and what a row of a step reads, writes and computes in them.
-
-    Attributes:
-        reach: Which tokens the layers keep.
-        stride: Tokens for which one entry is kept.
-        entry_bytes: Bytes of an entry in all these layers.
-        pair_flops: FLOPs in all of them for a query token and one token it attends to.
-        other_tokens: Tokens of another input, where the reach is that.
-    """
-
-    reach: Reach
-    stride: int
-    entry_bytes: int
-    pair_flops: int
-    other_tokens: int
-
-    def read_bytes(self, first: int) -> int:
-        """Bytes of earlier steps that a row beginning at ``first`` reads, each of them once.
-
-        The step's own tokens are written, and a fused kernel need not read them back.
-        """
-        if self.reach.kind == "another":
-            return self._other_bytes * (first > 0)
-        return self._between(self.reach.first(first), first)
-
-    def written_bytes(self, first: int, count: int) -> int:
-        """Bytes that a row of ``count`` tokens must leave behind for the token after it.
-
-        What no later token sees need not be written. Another input is written with the first row.
-        """
-        if self.reach.kind == "another":
-            return self._other_bytes * (first == 0)
-        end = first + count
-        return self._between(max(first, self.reach.first(end)), end)
-
-    @property
-    def _other_bytes(self) -> int:
-        return self.other_tokens // self.stride * self.entry_bytes
-
-    def _between(self, first: int, end: int) -> int:
-        """Bytes of the entries that the tokens from ``first`` to before ``end`` complete."""
-        return (end // self.stride - first // self.stride) * self.entry_bytes
-
-    def flops(self, first: int, count: int) -> int:
-        """FLOPs of attention for ``count`` tokens from position ``first`` on."""
-        return self.pair_flops * self._pairs(first, count)
-
-    def _pairs(self, first: int, count: int) -> int:
-        """Pairs of a token of the row and one that it attends to, itself included."""
-        if self.reach.kind == "another":
-            return count * self.other_tokens
-        if self.reach.kind == "window":
-            growing = min(count, max(0, self.reach.tokens - first))
-            return _rising(first, growing) + (count - growing) * self.reach.tokens
-        if self.reach.kind == "chunk":
-            return self._within_chunks(first + count) - self._within_chunks(first)
-        return _rising(first, count)
-
-    def _within_chunks(self, tokens: int) -> int:
-        chunks, rest = divmod(tokens, self.reach.tokens)
-        return chunks * _rising(0, self.reach.tokens) + _rising(0, rest)
-
-
 def _flops_for(device: Device, dtype: str) -> tuple[float | None, str]:
     try:
         return device.flops_for(dtype)
     except KvhouseError:
         return None, "unknown"
-
-
-def _rising(first: int, count: int) -> int:
-    """Pairs of each token from ``first`` on with every token up to and including itself."""
-    return count * first + count * (count + 1) // 2
-
-
-def _readings(spec: ModelSpec, layout: KVLayout) -> list[_Reading]:
-    """The model's layers by reach."""
-    flops: dict[Reach, int] = {}
-    for layer in spec.layers:
-        for part in layer.parts:
-            flops[part.reach] = flops.get(part.reach, 0) + part.attention_flops(1)
-    return [
-        _Reading(
-            kind.reach,
-            kind.stride,
-            kind.entry_bytes,
-            flops.pop(kind.reach, 0),
-            kind.other_tokens,
-        )
-        for _, kind in layout.kinds
-    ]
 
 
 class Roofline:
@@ -184,19 +98,17 @@ class Roofline:
         self.spec = spec
         self.layout = layout
         self.device = device
-        self.weight_dtype = weight_dtype or spec.dtype
-        # Of a file that mixes types the average width is taken for the matrices.
-        self._weights_stored = spec.weight_bytes(weight_dtype)
+        self._weight_dtype = weight_dtype
         #: FLOP/s used, and the dtype that this rate is for: see ``Device.flops_for``.
         #: None and "unknown" where the device has none; bandwidth alone then makes the floor.
-        self.flop_rate, self.compute_dtype = _flops_for(device, self.weight_dtype)
-        self._readings = _readings(spec, layout)
+        self.flop_rate, self.compute_dtype = _flops_for(device, _arithmetic(spec, weight_dtype))
+        self._readings = readings(spec, layout)
         self._state_bytes = spec.state_bytes(dtype=layout.dtype)
         # The output projection is needed only for rows that sample. Where it is narrower than the
         # residual stream (OPT-350M), the other rows are counted a little too low: still a floor.
         self._head = spec.vocab_size * spec.hidden_size
-        self._parameters, matmul_parameters = spec.counted()
-        self._body = matmul_parameters - self._head
+        self._body = spec.counted()[1] - self._head
+        self._weights_read: dict[tuple[int, bool], int] = {}
 
     def step(self, plan: StepPlan) -> StepCost:
         """The cost of one planned step; zero for a plan without rows."""
@@ -211,9 +123,18 @@ class Roofline:
         """
         return self._cost([(context, 1, True)], batch)
 
-    def prefill(self, tokens: int) -> StepCost:
-        """The cost of one whole prompt in one step, its first new token sampled."""
-        return self._cost([(0, tokens, True)])
+    def prefill(self, tokens: int, cached: int = 0) -> StepCost:
+        """The cost of one whole prompt in one step, its first new token sampled.
+
+        Args:
+            tokens: Tokens of the prompt.
+            cached: How many of them are in the pool already; fewer than ``tokens``.
+        """
+        return self._cost([(cached, tokens - cached, True)])
+
+    def chunk(self, first: int, tokens: int) -> StepCost:
+        """The cost of computing ``tokens`` tokens from position ``first`` on, nothing sampled."""
+        return self._cost([(first, tokens, False)])
 
     def _cost(self, rows: list[tuple[int, int, bool]], times: int = 1) -> StepCost:
         """The cost of rows of ``(first position, tokens, samples)``, each taken ``times`` times."""
@@ -230,8 +151,7 @@ class Roofline:
         kv_read = times * (kv_read + resumed * self._state_bytes)
         kv_written = times * (kv_written + len(rows) * self._state_bytes)
         attention_flops *= times
-        read_parameters = (self._body + self._head * bool(samples)) * bool(tokens)
-        weight_bytes = read_parameters * self._weights_stored // self._parameters
+        weight_bytes = self._weight_bytes(times * tokens, samples > 0)
         matmul_flops = 2 * times * (self._body * tokens + self._head * samples)
         return StepCost(
             weight_bytes,
@@ -242,3 +162,22 @@ class Roofline:
             memory_seconds=(weight_bytes + kv_read + kv_written) / self.device.bandwidth,
             compute_seconds=(matmul_flops + attention_flops) / (self.flop_rate or math.inf),
         )
+
+    def _weight_bytes(self, tokens: int, sampled: bool) -> int:
+        """Weights that a step of so many tokens reads, those of its experts as routing is even."""
+        key = (tokens, sampled)
+        if key not in self._weights_read:
+            read = self.spec.read_bytes(tokens, self._weight_dtype, sampled=sampled)
+            self._weights_read[key] = read.expected
+        return self._weights_read[key]
+
+
+def _arithmetic(spec: ModelSpec, weight_dtype: str | None) -> str:
+    """The dtype in which matrices are multiplied: that of their format where it has one."""
+    if weight_dtype is not None:
+        stored = weight_format(weight_dtype)
+    elif spec.storage is not None:
+        stored = spec.storage.matrices
+    else:
+        return spec.dtype
+    return stored.arithmetic or (spec.dtype if stored.quantised else stored.name)

@@ -1,0 +1,31 @@
+"""What is known of a remedy's price: accuracy, with its source, and what it asks for."""
+
+from __future__ import annotations
+
+#: Accuracy of what changes only where numbers lie.
+UNCHANGED = "unchanged: the same numbers are computed"
+#: Latency of the same.
+NONE = "none"
+
+#: What storing keys and values in a narrower format costs in accuracy, by the format's name. A
+#: figure stands for the model and the text that it was measured on and for no other.
+ACCURACY = {
+    "int8": (
+        "known for llama.cpp's q8_0, which has a scale for 32 elements: perplexity 6.2322 -> "
+        "6.2344 (llama.cpp PR 7412); measure it on your model"
+    ),
+    "fp8": (
+        "unknown for this model: needs a scale for each vector, as kvhouse counts; with one "
+        "uncalibrated scale of 1.0 accuracy is lost in silence"
+    ),
+    "int4": (
+        "loses accuracy where KV heads are few: needs per-channel keys (KIVI, arXiv 2402.02750) or "
+        "a rotation of Q, K and V before rounding (llama.cpp PR 21038); plain 4-bit keys took "
+        "Llama-3.1-8B from perplexity 8.8493 to 9.0502 (llama.cpp PR 21192)"
+    ),
+}
+
+ACCURACY_OF_WEIGHTS = "unknown: depends on how the checkpoint was quantised"
+
+#: Models with latents keep one vector for all heads, which rotation does not help.
+LATENT_INT4 = "unknown: these layers keep latents, for which rotation does not help"

@@ -1,0 +1,38 @@
+"""Several plans side by side."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from kvhouse.planner.compare import Comparison, ComparisonRow
+from kvhouse.units import bytes_text
+from kvhouse.views.tables import table
+
+_COLUMNS = ("model", "device", "KV", "weights", "per token", "each", "max", "paged", "tokens/s")
+
+
+def show_comparison(console: Console, comparison: Comparison) -> None:
+    """Print one row for each combination, and below it why others are impossible."""
+    each = "their own context" if comparison.context is None else f"{comparison.context:,} tokens"
+    title = f"Requests of {each}: contiguous-max and paged (exact), tokens/s at most (modelled)"
+    rows = [_row(row) for row in comparison.rows if not row.error]
+    if rows:
+        console.print(table(title, _COLUMNS, rows))
+    for row in comparison.rows:
+        if row.error:
+            console.print(f"{row.model} on {row.device} in {row.kv_format}: {row.error}")
+
+
+def _row(row: ComparisonRow) -> tuple[str, ...]:
+    requests = row.requests or {}
+    return (
+        row.model,
+        row.device,
+        row.kv_format,
+        bytes_text(row.weight_bytes or 0),
+        bytes_text(row.bytes_per_token or 0),
+        bytes_text(row.request_bytes or 0),
+        f"{requests.get('contiguous-max', 0):,}",
+        f"{requests.get('paged', 0):,}",
+        f"{row.tokens_per_second or 0:,.0f}",
+    )
