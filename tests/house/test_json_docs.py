@@ -14,7 +14,9 @@ from kvhouse.engine.outputs import Completion, FinishReason
 from kvhouse.engine.traced import TracedRun
 from kvhouse.planner import plan
 from kvhouse.replayer import read_trace, replay
+from kvhouse.replayer.describe import describe
 from kvhouse.replayer.logged import LoggedDrive
+from kvhouse.replayer.traces import TraceStream
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENTS = ("json.md", "json.zh-CN.md")
@@ -90,6 +92,7 @@ def outputs() -> dict[str, dict[str, Any]]:
     return {
         "kvhouse-plan": sized.to_dict(),
         "kvhouse-replay": {**named, **figures.to_dict()},
+        "kvhouse-trace": describe(TraceStream("mooncake-conv")).to_dict(),
         "kvhouse-run-with-a-prompt": asdict(Completion(0, 1, (2,), "", FinishReason.STOP)),
         "kvhouse-run-with-a-trace": {**named, **TracedRun(figures, 0).to_dict()},
         "kvhouse-demo-paging": Outcome(Setting(), sized, drives, drives).to_dict(),

@@ -14,6 +14,7 @@ from kvhouse.cli.demo import demo_app
 from kvhouse.cli.plan import plan_command
 from kvhouse.cli.replay import replay_command
 from kvhouse.cli.run import run_command
+from kvhouse.cli.trace import trace_command
 from kvhouse.errors import KvhouseError
 
 INTERRUPTED = 130
@@ -30,6 +31,7 @@ app = typer.Typer(
 app.command("plan")(plan_command)
 app.command("replay")(replay_command)
 app.command("run")(run_command)
+app.command("trace")(trace_command)
 app.add_typer(demo_app, name="demo")
 
 

@@ -63,6 +63,33 @@ Limit = Annotated[
 ScaleLengths = Annotated[
     float, typer.Option("--scale-lengths", help="Multiply every prompt and output length.")
 ]
+ScaleRate = Annotated[
+    float, typer.Option("--scale-rate", help="Let requests arrive so many times as fast.")
+]
+Start = Annotated[
+    float, typer.Option(metavar="SECONDS", help="Leave out so much of the trace's beginning.")
+]
+Duration = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="Take only so much of the trace's time.")
+]
+Sample = Annotated[
+    float, typer.Option(metavar="SHARE", help="Take each request with this probability.")
+]
+SampleSeed = Annotated[
+    int, typer.Option("--sample-seed", help="Decides which requests --sample takes.")
+]
+Cut = Annotated[
+    int | None,
+    typer.Option(metavar="TOKENS", help="Cut longer requests to this length, prompt first."),
+]
+Trace = Annotated[
+    str,
+    typer.Argument(
+        help="File (Azure CSV, Mooncake JSONL, access log, or JSONL, CSV or Parquet of kvhouse's "
+        "own), bundled slice (azure-conv-2023, mooncake-conv), or generated traffic: "
+        "poisson:rate=2,lengths=sharegpt,requests=100."
+    ),
+]
 Backlog = Annotated[
     bool,
     typer.Option(

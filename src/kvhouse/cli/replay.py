@@ -11,19 +11,19 @@ from kvhouse.cli.output import plan_log, print_json, progress
 
 
 def replay_command(
-    trace: Annotated[
-        str,
-        typer.Argument(
-            help="Azure CSV or Mooncake JSONL file, or a bundled slice: "
-            "azure-conv-2023, mooncake-conv."
-        ),
-    ],
+    trace: options.Trace,
     model: Annotated[str, typer.Option(help="Catalogue name, directory, config or GGUF file.")],
     device: options.Device = "a100-80g",
     policy: options.Policy = "paged",
     kv_memory: options.KvMemory = None,
     limit: options.Limit = None,
     scale_lengths: options.ScaleLengths = 1.0,
+    scale_rate: options.ScaleRate = 1.0,
+    start: options.Start = 0.0,
+    duration: options.Duration = None,
+    sample: options.Sample = 1.0,
+    sample_seed: options.SampleSeed = 0,
+    cut: options.Cut = None,
     backlog: options.Backlog = False,
     max_length: options.MaxLength = None,
     kv_format: options.KvFormat = "bf16",
@@ -45,7 +45,17 @@ def replay_command(
     """
     from kvhouse.replayer import read_trace, replay
 
-    traffic = read_trace(trace, limit=limit, scale_lengths=scale_lengths)
+    traffic = read_trace(
+        trace,
+        limit=limit,
+        scale_lengths=scale_lengths,
+        max_length=cut,
+        scale_rate=scale_rate,
+        start=start,
+        duration=duration,
+        sample=sample,
+        seed=sample_seed,
+    )
     with plan_log(plan_log_file) as on_plan, progress("replay", len(traffic.requests)) as on_ended:
         result = replay(
             traffic,

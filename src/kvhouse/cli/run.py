@@ -22,6 +22,9 @@ DEFAULT_KV_MEMORY = "1GiB"
 #: How keys and values are stored by default: as the model computes them.
 _FORMAT_OF = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
+#: The options that choose from a trace, as they are when none is given.
+_WHOLE_TRACE = (None, 1.0, None, 1.0, 0.0, None, 1.0, 0)
+
 
 def run_command(
     model: Annotated[
@@ -33,8 +36,8 @@ def run_command(
     trace: Annotated[
         str | None,
         typer.Option(
-            help="Serve a trace instead: a file or azure-conv-2023 or mooncake-conv. "
-            "Prompts are random tokens of the trace's lengths."
+            help="Serve a trace instead: a file, azure-conv-2023 or mooncake-conv, or generated "
+            "traffic, as for replay. Prompts are random tokens of the trace's lengths."
         ),
     ] = None,
     max_new_tokens: Annotated[
@@ -61,6 +64,12 @@ def run_command(
     ] = None,
     limit: options.Limit = None,
     scale_lengths: options.ScaleLengths = 1.0,
+    scale_rate: options.ScaleRate = 1.0,
+    start: options.Start = 0.0,
+    duration: options.Duration = None,
+    sample: options.Sample = 1.0,
+    sample_seed: options.SampleSeed = 0,
+    cut: options.Cut = None,
     backlog: options.Backlog = False,
     max_length: options.MaxLength = None,
     block_size: options.BlockSize = 16,
@@ -78,8 +87,12 @@ def run_command(
     """
     if (prompt is None) == (trace is None):
         raise KvhouseError("give either a prompt or --trace")
-    if prompt is not None and (limit or scale_lengths != 1 or backlog or plan_log_file):
-        raise KvhouseError("--limit, --scale-lengths, --backlog and --plan-log go with --trace")
+    taken = (limit, scale_lengths, cut, scale_rate, start, duration, sample, sample_seed)
+    if prompt is not None and (taken != _WHOLE_TRACE or backlog or plan_log_file):
+        raise KvhouseError(
+            "--limit, --scale-lengths, --backlog, --plan-log and all that choose from a trace "
+            "go with --trace"
+        )
     if trace is not None and (temperature or raw):
         raise KvhouseError("--temperature and --raw go with a prompt")
     from kvhouse import spec
@@ -106,7 +119,17 @@ def run_command(
         return
     from kvhouse.replayer import read_trace
 
-    traffic = read_trace(str(trace), limit=limit, scale_lengths=scale_lengths)
+    traffic = read_trace(
+        str(trace),
+        limit=limit,
+        scale_lengths=scale_lengths,
+        max_length=cut,
+        scale_rate=scale_rate,
+        start=start,
+        duration=duration,
+        sample=sample,
+        seed=sample_seed,
+    )
     with plan_log(plan_log_file) as on_plan, progress("run", len(traffic.requests)) as on_ended:
         run = run_trace(
             loaded,

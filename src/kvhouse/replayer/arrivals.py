@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
-from kvhouse.replayer.traces import TraceRequest
+from kvhouse.replayer.trace_request import TraceRequest
+from kvhouse.replayer.trace_table import TraceTable
 
 
 class Arrivals(Protocol):
@@ -25,21 +26,24 @@ class TimedArrivals:
     """Each request at its time in the trace."""
 
     def __init__(self, requests: Iterable[TraceRequest]) -> None:
-        self._coming = deque(sorted(requests, key=lambda request: request.arrival))
+        in_order = isinstance(requests, TraceTable) and requests.in_order
+        ordered = requests if in_order else sorted(requests, key=lambda request: request.arrival)
+        self._coming = iter(ordered)  # a table makes each request as it is asked for
+        self._next = next(self._coming, None)
 
     def due(self, step: int, now: float) -> list[tuple[float, TraceRequest]]:
         """Requests whose time has come."""
         del step
         arrived = []
-        while self._coming and self._coming[0].arrival <= now:
-            request = self._coming.popleft()
-            arrived.append((request.arrival, request))
+        while self._next is not None and self._next.arrival <= now:
+            arrived.append((self._next.arrival, self._next))
+            self._next = next(self._coming, None)
         return arrived
 
     def next_moment(self, step: int, now: float) -> tuple[int, float] | None:
         """This step, at the next request's time."""
         del now
-        return (step, self._coming[0].arrival) if self._coming else None
+        return None if self._next is None else (step, self._next.arrival)
 
 
 class SteppedArrivals:

@@ -56,6 +56,8 @@ class Scenario:
             "trace": self.trace.name,
             "requests": len(self.trace.requests),
             "scale_lengths": self.trace.scale_lengths,
+            "selection": asdict(self.trace.selection),
+            "cut": self.trace.cut,
             "backlog": self.arrivals is backlog,
             "kv_format": self.layout.format.name,
             "watermark": self.watermark,

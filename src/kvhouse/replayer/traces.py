@@ -1,41 +1,25 @@
-"""Traffic traces: when requests arrived and how long their prompts and outputs were."""
+"""Traffic traces: when requests arrive and how long their prompts and outputs are."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from importlib.resources import files
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import IO
 
 from kvhouse.errors import TraceError
-from kvhouse.replayer.trace_lines import AZURE_HEADER, MOST_TOKENS, Line, parser_for
+from kvhouse.replayer.generate import generator_of
+from kvhouse.replayer.trace_formats import TextFormat, format_of
+from kvhouse.replayer.trace_lines import Line
+from kvhouse.replayer.trace_parquet import parquet_lines
+from kvhouse.replayer.trace_request import TraceRequest
+from kvhouse.replayer.trace_select import Selection, Tally
+from kvhouse.replayer.trace_table import TraceTable
+from kvhouse.replayer.trace_text import BUNDLED, PARQUET, lines_of, open_trace
+from kvhouse.spec.fields import show_path
 
-#: A longer line is no line of a trace; it is refused before it fills the memory.
-MOST_LINE_BYTES = 2**20
-
-_BUNDLED = {"azure-conv-2023": "azure-conv-2023.csv", "mooncake-conv": "mooncake-conv.jsonl"}
-
-
-@dataclass(frozen=True, slots=True)
-class TraceRequest:
-    """One request of a trace.
-
-    Attributes:
-        arrival: Seconds after the trace's first request.
-        prompt_tokens: Length of the prompt.
-        output_tokens: Length of the output, at least 1.
-        hash_ids: One id for each 512 tokens of the prompt as published, before any scaling;
-            equal ids mean equal tokens from the prompt's start on. Empty where unknown.
-    """
-
-    arrival: float
-    prompt_tokens: int
-    output_tokens: int
-    hash_ids: tuple[int, ...] = ()
+__all__ = ["Trace", "TraceRequest", "TraceStream", "bundled_names", "read_trace"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,29 +27,116 @@ class Trace:
     """Requests in the order of their arrival.
 
     Attributes:
-        name: The file or the bundled trace that they come from.
-        requests: The requests.
-        scale_lengths: The factor that all lengths were multiplied with.
-        max_length: The length that longer requests were cut to, if any was asked for.
-        cut: How many requests were cut to it.
+        name: The file, the bundled trace or the description that they come from.
+        requests: The requests; a ``TraceTable`` where they were read.
+        selection: What was taken of the trace, and how it was stretched.
+        cut: How many requests were cut to ``selection.max_length``.
+        skipped: Lines of the file that hold no request to be served.
     """
 
     name: str
-    requests: tuple[TraceRequest, ...]
-    scale_lengths: float = 1.0
-    max_length: int | None = None
+    requests: Sequence[TraceRequest]
+    selection: Selection = field(default=Selection())
     cut: int = 0
+    skipped: int = 0
+
+    @property
+    def scale_lengths(self) -> float:
+        """The factor that all lengths were multiplied with."""
+        return self.selection.scale_lengths
 
     @property
     def mean_tokens(self) -> int:
         """Mean length of a request, prompt and output, rounded up; 1 for a trace without any."""
-        total = sum(request.prompt_tokens + request.output_tokens for request in self.requests)
-        return -(-total // len(self.requests)) if self.requests else 1
+        if not self.requests:
+            return 1
+        if isinstance(self.requests, TraceTable):
+            total = self.requests.total_tokens
+        else:
+            total = sum(request.prompt_tokens + request.output_tokens for request in self.requests)
+        return -(-total // len(self.requests))
+
+
+class TraceStream:
+    """A trace that is read or generated anew at each iteration, and never held.
+
+    Attributes:
+        name: The file, the bundled trace or the description.
+        selection: What is taken of it.
+        format: What the latest iteration found it to be.
+        tally: What the latest iteration came across; complete when that has ended.
+    """
+
+    def __init__(self, source: str | Path, selection: Selection | None = None) -> None:
+        """Args: source: As for ``read_trace``. selection: By default all of it, as it is."""
+        self.name = show_path(source)
+        self.selection = selection or Selection()
+        self.format = ""
+        self.tally = Tally()
+        self._source = source
+
+    def __iter__(self) -> Iterator[TraceRequest]:
+        """The requests.
+
+        Raises:
+            TraceError: The trace cannot be read or holds no request; the message names the line.
+        """
+        self.tally = Tally()
+        taken = self.selection.of(self._all(), self.tally)
+        first = next(taken, None)
+        if first is None:
+            raise TraceError(f"trace {self.name}: holds no request{self._where()}")
+        yield first
+        yield from taken
+
+    def _where(self) -> str:
+        whole = Selection(limit=self.selection.limit)
+        return "" if self.selection == whole else " in the part that was asked for"
+
+    def _all(self) -> Iterator[TraceRequest]:
+        generator = (
+            generator_of(self._source, TraceStream) if isinstance(self._source, str) else None
+        )
+        if generator is not None:
+            self.format = "generated"
+            yield from generator
+            return
+        with open_trace(self._source) as (stream, head):
+            if head == PARQUET:
+                self.format = "parquet"
+                yield from _own(parquet_lines(stream, self.name), self.name, "row")
+                return
+            numbered = lines_of(stream, self.name)
+            first = next(numbered, None)
+            if first is None:
+                raise TraceError(f"trace {self.name}: is empty")
+            try:
+                found = format_of(first[1])
+            except ValueError as error:
+                raise TraceError(f"{self.name}, line {first[0]}: {error}") from None
+            self.format = found.name
+            texts = numbered if found.has_header else chain([first], numbered)
+            yield from self._parsed(texts, found)
+
+    def _parsed(
+        self, texts: Iterable[tuple[int, str]], found: TextFormat
+    ) -> Iterator[TraceRequest]:
+        lines = _lines(texts, found, self.name, self.tally)
+        if found.window:
+            lines = _reordered(lines, found.window, self.name)
+        if not found.from_first:
+            yield from _own(lines, self.name, "line")
+            return
+        begin: float | None = None
+        for number, line in _ordered(lines, self.name, "line"):
+            del number
+            begin = line.time if begin is None else begin
+            yield _request(line, (line.time - begin) / found.ticks)
 
 
 def bundled_names() -> tuple[str, ...]:
     """Names of the traces that come with kvhouse."""
-    return tuple(_BUNDLED)
+    return tuple(BUNDLED)
 
 
 def read_trace(
@@ -74,132 +145,92 @@ def read_trace(
     limit: int | None = None,
     scale_lengths: float = 1.0,
     max_length: int | None = None,
+    scale_rate: float = 1.0,
+    start: float = 0.0,
+    duration: float | None = None,
+    sample: float = 1.0,
+    seed: int = 0,
 ) -> Trace:
-    """Read an Azure CSV or a Mooncake JSONL trace, line by line.
+    """Read a trace into memory: about 60 bytes a request, and 8 for each of its hash ids.
 
     Args:
-        source: A file, or the name of a bundled trace.
-        limit: Read the first so many requests only.
-        scale_lengths: Multiply prompt and output lengths with this, round half up, at least 1.
-        max_length: Cut requests longer than this in all, prompt first but never below 1 token;
-            ``Trace.cut`` counts them. By default nothing is cut.
+        source: A file (Azure CSV, Mooncake JSONL, an access log, or kvhouse's own JSONL, CSV or
+            Parquet; the first line tells which), the name of a bundled trace, or a description of
+            generated traffic such as ``poisson:rate=2,requests=100,prompt=200,output=50``.
+        limit: See ``Selection``, as for all that follows.
+        scale_lengths: A factor for all lengths.
+        max_length: The length to cut longer requests to.
+        scale_rate: A factor for the rate of arrivals.
+        start: Seconds of the trace to leave out.
+        duration: Seconds of the trace to take.
+        sample: The share of requests to take.
+        seed: Decides which these are.
 
     Raises:
         TraceError: The trace cannot be read or holds no request, or an option is out of range;
             the message names the file and the line.
     """
-    _check_options(limit, scale_lengths, max_length)
-    requests: list[TraceRequest] = []
-    cut = 0
-    with _open(source) as stream:
-        for request in _requests(stream, str(source)):
-            scaled = _scale(request, scale_lengths)
-            fitting = scaled if max_length is None else _cut(scaled, max_length)
-            cut += fitting != scaled
-            requests.append(fitting)
-            if len(requests) == limit:
-                break
-    if not requests:
-        raise TraceError(f"trace {source}: holds no request")
-    return Trace(str(source), tuple(requests), scale_lengths, max_length, cut)
+    selection = Selection(
+        start=start,
+        duration=duration,
+        sample=sample,
+        seed=seed,
+        limit=limit,
+        scale_rate=scale_rate,
+        scale_lengths=scale_lengths,
+        max_length=max_length,
+    )
+    stream = TraceStream(source, selection)
+    table = TraceTable(stream)
+    return Trace(str(source), table, selection, stream.tally.cut, stream.tally.skipped)
 
 
-def _check_options(limit: int | None, scale_lengths: float, max_length: int | None) -> None:
-    if limit is not None and limit < 1:
-        raise TraceError(f"limit {limit}: read at least 1 request")
-    if not (math.isfinite(scale_lengths) and scale_lengths > 0):
-        raise TraceError(f"scale_lengths {scale_lengths}: give a finite factor above 0")
-    if max_length is not None and max_length < 2:
-        raise TraceError(f"max_length {max_length}: a request has at least 2 tokens")
-
-
-def _open(source: str | Path) -> AbstractContextManager[IO[bytes]]:
-    bundled = _BUNDLED.get(str(source))
-    if bundled is not None:
-        return files("kvhouse").joinpath("data", "traces", bundled).open("rb")
-    try:
-        return Path(source).open("rb")
-    except FileNotFoundError:
-        known = ", ".join(_BUNDLED)
-        raise TraceError(f"no trace {source}: give a file or one of {known}") from None
-    except (OSError, ValueError) as error:
-        raise TraceError(f"trace {source}: cannot be read: {_reason(error)}") from None
-
-
-def _reason(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
-
-
-def _lines(stream: IO[bytes], name: str) -> Iterator[tuple[int, str]]:
-    """Number and text of each line that is not blank."""
-    number = 0
-    while True:
+def _lines(
+    texts: Iterable[tuple[int, str]], found: TextFormat, name: str, tally: Tally
+) -> Iterator[tuple[int, Line]]:
+    for number, text in texts:
         try:
-            raw = stream.readline(MOST_LINE_BYTES + 1)
-        except OSError as error:
-            raise TraceError(f"trace {name}: cannot be read: {_reason(error)}") from None
-        if not raw:
-            return
-        number += 1
-        if len(raw) > MOST_LINE_BYTES:
-            raise TraceError(f"{name}, line {number}: longer than {MOST_LINE_BYTES:,} bytes")
-        try:
-            text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-        except UnicodeDecodeError:
-            raise TraceError(f"{name}, line {number}: not UTF-8 text") from None
-        if "\0" in text:
-            raise TraceError(f"{name}, line {number}: holds a NUL byte, so not a text file")
-        if text:
-            yield number, text
-
-
-def _requests(stream: IO[bytes], name: str) -> Iterator[TraceRequest]:
-    lines = _lines(stream, name)
-    first = next(lines, None)
-    if first is None:
-        raise TraceError(f"trace {name}: is empty")
-    number, text = first
-    found = parser_for(text)
-    if found is None:
-        raise TraceError(
-            f"{name}, line {number}: neither the header {AZURE_HEADER} nor a JSON object"
-        )
-    parse, is_header = found
-    begin = before = None
-    for number, text in lines if is_header else chain([first], lines):
-        try:
-            line = parse(text)
+            line = found.parse(text)
         except ValueError as error:
             raise TraceError(f"{name}, line {number}: {error}") from None
-        begin = line.nanoseconds if begin is None else begin
-        if before is not None and line.nanoseconds < before:
-            raise TraceError(f"{name}, line {number}: arrives before the request above it")
-        before = line.nanoseconds
-        yield _request(line, begin)
+        if line is None:
+            tally.skipped += 1
+        else:
+            yield number, line
 
 
-def _request(line: Line, begin: int) -> TraceRequest:
-    seconds = (line.nanoseconds - begin) / 10**9
-    return TraceRequest(seconds, line.prompt_tokens, line.output_tokens, line.hash_ids)
+def _ordered(lines: Iterable[tuple[int, Line]], name: str, unit: str) -> Iterator[tuple[int, Line]]:
+    before: float | None = None
+    for number, line in lines:
+        if before is not None and line.time < before:
+            raise TraceError(f"{name}, {unit} {number}: arrives before the request above it")
+        before = line.time
+        yield number, line
 
 
-def _scale(request: TraceRequest, factor: float) -> TraceRequest:
-    if factor == 1.0:
-        return request
+def _reordered(
+    lines: Iterable[tuple[int, Line]], window: int, name: str
+) -> Iterator[tuple[int, Line]]:
+    """By time, where no line comes more than ``window`` lines too late."""
+    waiting: list[tuple[float, int, Line]] = []
+    last: float | None = None
+    for number, line in lines:
+        if last is not None and line.time < last:
+            raise TraceError(
+                f"{name}, line {number}: over {window:,} lines too late: sort the file"
+            )
+        heapq.heappush(waiting, (line.time, number, line))
+        if len(waiting) > window:
+            last, earliest, first = heapq.heappop(waiting)
+            yield earliest, first
+    for _, number, line in sorted(waiting):
+        yield number, line
 
-    def scaled(tokens: int) -> int:
-        if tokens * factor > MOST_TOKENS:
-            raise TraceError(f"scale_lengths {factor}: gives over {MOST_TOKENS:,} tokens a request")
-        return max(1, math.floor(tokens * factor + 0.5))
 
-    return replace(
-        request,
-        prompt_tokens=scaled(request.prompt_tokens),
-        output_tokens=scaled(request.output_tokens),
-    )
+def _own(lines: Iterable[tuple[int, Line]], name: str, unit: str) -> Iterator[TraceRequest]:
+    """Requests of the own format, whose times are arrivals already."""
+    return (_request(line, line.time) for _, line in _ordered(lines, name, unit))
 
 
-def _cut(request: TraceRequest, max_length: int) -> TraceRequest:
-    output = min(request.output_tokens, max_length - 1)
-    prompt = min(request.prompt_tokens, max_length - output)
-    return replace(request, prompt_tokens=prompt, output_tokens=output)
+def _request(line: Line, arrival: float) -> TraceRequest:
+    return TraceRequest(arrival, *line[1:])
