@@ -80,7 +80,5 @@ def keys_of(request: TraceRequest, block_size: int) -> BlockKeys | None:
             request.tenant,
         )
     if request.prefix_id is not None:
-        return NamedPrefixKeys(
-            request.prefix_id, request.prefix_tokens, block_size, request.tenant
-        )
+        return NamedPrefixKeys(request.prefix_id, request.prefix_tokens, block_size, request.tenant)
     return None

@@ -42,8 +42,8 @@ class Timeline:
             raise KvhouseError(f"a timeline of {bins} points: give 1 to {MOST_BINS:,}")
         seconds = np.array([interval.seconds for interval in intervals])
         times = np.concatenate(([0.0], np.cumsum(seconds)))
-        edges = np.linspace(0.0, times[-1], bins + 1 if times[-1] else 1)
         width = float(times[-1]) / bins
+        edges = np.linspace(0.0, times[-1], bins + 1 if width else 1)
 
         def means(values: Iterable[int]) -> list[float]:
             # What has passed by each edge: linear within an interval, whose value is constant.
