@@ -67,6 +67,13 @@ Policies = Annotated[
         "true length. Several are compared.",
     ),
 ]
+Fit = Annotated[
+    str,
+    typer.Option(
+        help="How contiguous policies look for a run: first or best that is long enough, or "
+        "buddy, which rounds to a power of two of blocks."
+    ),
+]
 KvBlocks = Annotated[
     int | None,
     typer.Option(

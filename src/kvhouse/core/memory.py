@@ -10,7 +10,14 @@ from dataclasses import dataclass
 
 from kvhouse.core.blocks import BlockPool
 from kvhouse.core.holding import GroupTable, Holding
-from kvhouse.core.policy import DEFAULT_WATERMARK, PAGED, Placement, get_policy
+from kvhouse.core.policy import (
+    DEFAULT_WATERMARK,
+    FIRST_FIT,
+    PAGED,
+    Placement,
+    get_fit,
+    get_policy,
+)
 from kvhouse.core.pools import Pool, make_pool
 from kvhouse.core.request import Request
 from kvhouse.core.sharing import NO_MATCH, Match, PrefixSharing
@@ -56,7 +63,9 @@ class KVMemory:
         if share:
             self.sharing = PrefixSharing(self.layout, size.blocks)
         self.pool: Pool = (
-            self.sharing.pool if self.sharing else make_pool(placement.policy, size.blocks)
+            self.sharing.pool
+            if self.sharing
+            else make_pool(placement.policy, size.blocks, placement.fit)
         )
         self.slots = BlockPool(size.slots)
         #: Blocks that an admission must leave free while others run.
@@ -248,6 +257,7 @@ def make_memory(
     *,
     in_flight: int | None = None,
     share: bool = False,
+    fit: str = FIRST_FIT,
 ) -> KVMemory:
     """Build the memory of a placement policy.
 
@@ -260,11 +270,12 @@ def make_memory(
         in_flight: The most tokens that one step computes for a request; by default
             ``max_length``.
         share: Whether requests share the blocks of equal prefixes; ``paged`` only.
+        fit: How contiguous policies look for a run, one of ``FITS``.
 
     Raises:
         UnsupportedModel: Prefixes of this model cannot be shared.
-        KvhouseError: The pool can hold nothing, or is too large, no such policy, one that cannot
-            share, or a watermark out of range.
+        KvhouseError: The pool can hold nothing, or is too large, no such policy or fit, a policy
+            that cannot share, or a watermark out of range.
     """
     size = PoolSize(size) if isinstance(size, int) else size
     layout.require(size)
@@ -274,7 +285,9 @@ def make_memory(
                 f"a pool of {count:,} {what} is more than the {MOST_BLOCKS:,} that kvhouse "
                 "tracks: give less KV memory or larger blocks"
             )
-    placement = Placement(get_policy(policy), layout, max_length, in_flight or max_length)
+    placement = Placement(
+        get_policy(policy), layout, max_length, in_flight or max_length, get_fit(fit)
+    )
     if share and placement.policy != PAGED:
         raise KvhouseError(f"policy {placement.policy}: only paged memory can share prefixes")
     return KVMemory(placement, size, watermark, share=share)

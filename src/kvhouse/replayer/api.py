@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kvhouse import devices, spec
-from kvhouse.core.policy import DEFAULT_WATERMARK, PAGED
+from kvhouse.core.policy import DEFAULT_WATERMARK, FIRST_FIT, PAGED
 from kvhouse.core.scheduler import DEFAULT_MAX_RUNNING, DEFAULT_TOKEN_BUDGET
 from kvhouse.core.step import StepPlan
 from kvhouse.devices import Device
@@ -29,6 +29,7 @@ def replay(
     kv_memory: int | None = None,
     kv_blocks: int | None = None,
     policy: str = PAGED,
+    fit: str = FIRST_FIT,
     prefix_cache: bool = False,
     kv_format: str = "bf16",
     weight_dtype: str | None = None,
@@ -58,6 +59,8 @@ def replay(
         kv_blocks: Blocks of the pool, such as an engine's log names; goes before ``kv_memory``.
         policy: ``paged``, ``contiguous-max`` (or ``contiguous``), ``contiguous-pow2`` or
             ``contiguous-oracle``.
+        fit: How contiguous policies look for a run: the ``first`` or the ``best`` that is long
+            enough, or by the ``buddy`` system, which rounds to a power of two of blocks.
         prefix_cache: Whether requests share the blocks of prefixes that the trace names, while
             they run and afterwards; ``paged`` only.
         kv_format: How keys and values are stored.
@@ -90,6 +93,7 @@ def replay(
         kv_memory=kv_memory,
         kv_blocks=kv_blocks,
         policy=policy,
+        fit=fit,
         prefix_cache=prefix_cache,
         kv_format=kv_format,
         weight_dtype=weight_dtype,

@@ -222,7 +222,7 @@ def _needs(setup: Setup) -> tuple[int, int]:
     """Blocks of the largest request, and blocks with which none ever waits for memory."""
     config = setup.config
     placement = Placement(
-        get_policy(setup.policy), setup.layout, config.max_length, config.token_budget
+        get_policy(setup.policy), setup.layout, config.max_length, config.token_budget, setup.fit
     )
     needs = []
     for one in setup.trace.requests:

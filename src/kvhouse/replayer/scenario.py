@@ -8,7 +8,7 @@ from typing import Any
 
 from kvhouse.core.keys import BlockKeys
 from kvhouse.core.memory import make_memory
-from kvhouse.core.policy import DEFAULT_WATERMARK
+from kvhouse.core.policy import DEFAULT_WATERMARK, FIRST_FIT
 from kvhouse.core.request import Request
 from kvhouse.core.scheduler import Scheduler, SchedulerConfig
 from kvhouse.core.step import Executor, StepPlan
@@ -45,6 +45,7 @@ class Scenario:
         kv_blocks: Blocks of the pool, in place of ``kv_memory``. Where requests have a state too,
             there are slots for as many as may run at once.
         prefix_cache: Whether requests share blocks of prompts that the trace says are equal.
+        fit: How contiguous policies look for a run, one of ``core.policy.FITS``.
     """
 
     trace: Trace
@@ -56,6 +57,7 @@ class Scenario:
     arrivals: Callable[[Iterable[TraceRequest]], Arrivals] = TimedArrivals
     kv_blocks: int | None = None
     prefix_cache: bool = False
+    fit: str = FIRST_FIT
 
     @property
     def pool(self) -> PoolSize:
@@ -83,6 +85,7 @@ class Scenario:
             "kv_format": self.layout.format.name,
             "watermark": self.watermark,
             "prefix_cache": self.prefix_cache,
+            "fit": self.fit,
             **asdict(self.config),
         }
 
@@ -119,6 +122,7 @@ class Scenario:
             self.watermark,
             in_flight=self.config.token_budget,
             share=self.prefix_cache,
+            fit=self.fit,
         )
         guard = ResidencyGuard(memory)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kvhouse.core.policy import DEFAULT_WATERMARK, PAGED
+from kvhouse.core.policy import DEFAULT_WATERMARK, FIRST_FIT, PAGED
 from kvhouse.core.scheduler import DEFAULT_MAX_RUNNING, DEFAULT_TOKEN_BUDGET, SchedulerConfig
 from kvhouse.core.step import StepPlan
 from kvhouse.costs import Roofline
@@ -34,6 +34,7 @@ class Setup:
     kv_memory: int | None = None
     kv_blocks: int | None = None
     policy: str = PAGED
+    fit: str = FIRST_FIT
     prefix_cache: bool = False
     kv_format: str = "bf16"
     weight_dtype: str | None = None
@@ -85,6 +86,7 @@ class Setup:
             backlog if self.as_backlog else TimedArrivals,
             self.kv_blocks,
             self.prefix_cache,
+            self.fit,
         )
 
     def drive(
