@@ -8,11 +8,13 @@ the result is a floor, never an estimate of what an engine reaches.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 from kvhouse.core.step import StepPlan
 from kvhouse.devices import Device
+from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
 from kvhouse.spec.model import ModelSpec
 from kvhouse.spec.reach import Reach
@@ -126,6 +128,13 @@ class _Reading:
         return chunks * _rising(0, self.reach.tokens) + _rising(0, rest)
 
 
+def _flops_for(device: Device, dtype: str) -> tuple[float | None, str]:
+    try:
+        return device.flops_for(dtype)
+    except KvhouseError:
+        return None, "unknown"
+
+
 def _rising(first: int, count: int) -> int:
     """Pairs of each token from ``first`` on with every token up to and including itself."""
     return count * first + count * (count + 1) // 2
@@ -170,7 +179,7 @@ class Roofline:
 
         Raises:
             UnsupportedModel: The model's weights are not known.
-            KvhouseError: Unknown dtype, or no FLOP/s known for it.
+            KvhouseError: Unknown dtype.
         """
         self.spec = spec
         self.layout = layout
@@ -179,7 +188,8 @@ class Roofline:
         # Of a file that mixes types the average width is taken for the matrices.
         self._weights_stored = spec.weight_bytes(weight_dtype)
         #: FLOP/s used, and the dtype that this rate is for: see ``Device.flops_for``.
-        self.flop_rate, self.compute_dtype = device.flops_for(self.weight_dtype)
+        #: None and "unknown" where the device has none; bandwidth alone then makes the floor.
+        self.flop_rate, self.compute_dtype = _flops_for(device, self.weight_dtype)
         self._readings = _readings(spec, layout)
         self._state_bytes = spec.state_bytes(dtype=layout.dtype)
         # The output projection is needed only for rows that sample. Where it is narrower than the
@@ -230,5 +240,5 @@ class Roofline:
             matmul_flops,
             attention_flops,
             memory_seconds=(weight_bytes + kv_read + kv_written) / self.device.bandwidth,
-            compute_seconds=(matmul_flops + attention_flops) / self.flop_rate,
+            compute_seconds=(matmul_flops + attention_flops) / (self.flop_rate or math.inf),
         )

@@ -16,6 +16,7 @@ from kvhouse.core.scheduler import Scheduler, SchedulerConfig
 from kvhouse.errors import KvhouseError, RequestRejected
 from kvhouse.formats import FORMATS
 from kvhouse.layout import KVLayout, PoolSize
+from kvhouse.spec.layers import SlidingAttention
 
 LONGEST = 64
 
@@ -28,8 +29,10 @@ class Cells:
         self.cells, self.slots = {}, {}
 
     def carry_out(self, plan):
+        self.filled = set()
         for row in plan.rows:
             self._write(row)
+        assert sorted(self.filled) == sorted(plan.seals)
         for row in plan.rows:
             self._read(row)
 
@@ -45,7 +48,10 @@ class Cells:
             if group.reach.kind == "another":
                 positions = range(group.other_tokens if row.first == 0 else 0)
             for position in positions:
-                self.cells[self._of(row, index, position)] = (row.request, index, position)
+                block, place = self._of(row, index, position)
+                self.cells[block, place] = (row.request, index, position)
+                if place == group.block_size - 1 and group.reach.kind != "another":
+                    self.filled.add(block)
         if row.first == 0:
             self.slots[row.slot] = row.request
 
@@ -84,7 +90,19 @@ def held(scheduler, request):
     return len(scheduler.memory.holding(request.id).blocks())
 
 
-def check_held(scheduler, admitted, placement):
+def check_spread(memory, request, naive):
+    """A paged table begins with the oldest token that is needed and ends with what is known."""
+    for table in memory.holding(request.id).tables:
+        group = table.group
+        if group.reach.kind == "another":
+            continue
+        assert (table.end - 1) * group.block_size < request.known
+        if request.in_flight:
+            oldest = min(min(naive.sees(layer, request.computed)) for layer in group.layers)
+            assert table.first * group.block_size <= oldest < (table.first + 1) * group.block_size
+
+
+def check_held(scheduler, admitted, placement, naive):
     """No request holds more than planned; a prefill takes nothing after its admission."""
     memory = scheduler.memory
     for request in scheduler.running:
@@ -96,6 +114,7 @@ def check_held(scheduler, admitted, placement):
             assert request.preemptions == 0
             continue
         assert now <= memory.layout.blocks_for(request.most_slots, placement.in_flight)
+        check_spread(memory, request, naive)
         if request.computed + request.in_flight <= known:
             assert now <= first
 
@@ -154,7 +173,7 @@ def test_rows_find_what_they_need_and_everyone_finishes(any_spec, naive, answer,
         for request in plan.admitted:
             admitted[request] = by_id[request].known, held(scheduler, by_id[request])
         cells.carry_out(plan)
-        check_held(scheduler, admitted, placement)
+        check_held(scheduler, admitted, placement, naive)
         ledger = scheduler.ledger()
         assert ledger.used == used_bytes(scheduler, spec, naive)
         assert sum(ledger.to_dict().values()) == 2 * ledger.total == 2 * memory.total_bytes
@@ -201,8 +220,6 @@ def test_alone_a_request_needs_no_block_more_than_planned(any_spec, naive, answe
 
 def test_a_window_lets_its_blocks_go_while_it_runs(naive, answer):
     # Written out: a window of 6, blocks of 4. At most 5 earlier tokens and 4 in flight: 3 blocks.
-    from kvhouse.spec.layers import SlidingAttention
-
     layout = KVLayout.of(naive.make_spec([SlidingAttention(2, 1, 8, 8, 6)]), "fp16", 4)
     memory = make_memory(PAGED, layout, 16, LONGEST, 0.0, in_flight=4)
     scheduler = Scheduler(memory, SchedulerConfig(LONGEST, 4, checked=True))
@@ -225,8 +242,6 @@ def test_a_window_lets_its_blocks_go_while_it_runs(naive, answer):
 
 
 def test_a_memory_planned_for_less_is_refused(naive):
-    from kvhouse.spec.layers import SlidingAttention
-
     layout = KVLayout.of(naive.make_spec([SlidingAttention(2, 1, 8, 8, 6)]), "fp16", 4)
     memory = make_memory(PAGED, layout, 16, LONGEST, 0.0, in_flight=4)
     with pytest.raises(KvhouseError, match=r"token_budget 5: .* at most 4 tokens of a request"):

@@ -25,6 +25,12 @@ def test_local_is_measured_and_complete():
     assert devices.get("local") is device
 
 
+def test_larger_products_are_tried_while_they_are_over_quickly():
+    fast = {1536: 2e12, 3072: 5e12, 6144: 4e12}
+    assert local._best_gemm_rate(lambda side: fast[side]) == 5e12
+    assert local._best_gemm_rate(lambda side: {1536: 1e11}[side]) == 1e11
+
+
 def test_memory_is_what_the_kernel_says(monkeypatch):
     monkeypatch.setattr(local, "_CGROUP_LIMITS", ())
     for line in Path("/proc/meminfo").read_text().splitlines():

@@ -8,7 +8,8 @@ import torch
 from kvhouse.engine.kv import KVTensors, available_memory
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
-from kvhouse.spec import FullAttention, ModelSpec
+from kvhouse.spec import FullAttention, ModelSpec, SlidingAttention, State
+from kvhouse.spec.layers import Tensor
 
 ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 
@@ -65,3 +66,17 @@ def test_more_than_the_machine_has_is_refused_before_it_is_touched():
         KvhouseError, match=f"cannot allocate {blocks * layout.block_bytes:,} bytes"
     ):
         KVTensors(layout, blocks)
+
+
+@pytest.mark.parametrize(
+    ("layers", "kv_format", "reason"),
+    [
+        ((SlidingAttention(4, 2, 8, 8, window=5),), "fp32", "several kinds: sliding window$"),
+        ((FullAttention(4, 2, 8, 8), State((Tensor(8),))), "fp32", "full attention, state$"),
+        ((FullAttention(4, 2, 8, 8),), "int8", "KV format int8: .* formats without scales only"),
+    ],
+)
+def test_what_it_cannot_hold_is_refused_by_name(layers, kv_format, reason):
+    layout = KVLayout.of(spec(*layers), kv_format, 4)
+    with pytest.raises(KvhouseError, match=reason):
+        KVTensors(layout, 3)

@@ -110,6 +110,8 @@ def outputs() -> dict[str, dict[str, Any]]:
         "kvhouse-trace": describe(TraceStream("mooncake-conv")).to_dict(),
         "kvhouse-run-with-a-prompt": asdict(Completion(0, 1, (2,), "", FinishReason.STOP)),
         "kvhouse-run-with-a-trace": {**named, **TracedRun(figures, 0).to_dict()},
+        "kvhouse-devices-name": devices.get("l4").to_dict(),
+        "kvhouse-devices": {"devices": [device.to_dict() for device in devices.listed()]},
         "kvhouse-demo-paging": Outcome(Setting(), sized, drives, drives).to_dict(),
     }
 

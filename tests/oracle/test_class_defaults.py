@@ -5,10 +5,11 @@ import json
 from typing import Any
 
 import pytest
+import transformers
 from transformers import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from kvhouse.spec.config import architectures
+from kvhouse.spec.config import Config, architectures
 
 KNOWN = {
     name: entry
@@ -30,6 +31,29 @@ def test_defaults(model_type: str) -> None:
         assert theirs[entry.get("names", {}).get(standard, [standard])[0]] == value, standard
     if "num_key_value_heads" not in entry.get("defaults", {}):
         assert "num_key_value_heads" not in theirs or "refused" in entry
+
+
+#: Decoders inside larger models, which go by another type's rules but have defaults of their own.
+PARTS = {
+    "qwen2_5_omni_text": "Qwen2_5OmniTextConfig",
+    "qwen2_5_vl_text": "Qwen2_5_VLTextConfig",
+    "qwen2_vl_text": "Qwen2VLTextConfig",
+    "qwen3_omni_moe_text": "Qwen3OmniMoeTextConfig",
+    "qwen3_vl_moe_text": "Qwen3VLMoeTextConfig",
+    "qwen3_vl_text": "Qwen3VLTextConfig",
+    "step3p5": "Step3p7TextConfig",
+}
+
+
+@pytest.mark.parametrize("model_type", PARTS)
+def test_defaults_of_parts(model_type: str) -> None:
+    ours = Config({}, "here", model_type)
+    config_class = getattr(transformers, PARTS[model_type])
+    theirs = {field.name: plain(field.default) for field in dataclasses.fields(config_class)}
+    names = {"num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size"}
+    names |= {"max_position_embeddings", "sliding_window", "max_window_layers"}
+    for name in names & theirs.keys():
+        assert ours.optional_integer(name, 2**40) == theirs[name], name
 
 
 @pytest.mark.parametrize("model_type", MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)

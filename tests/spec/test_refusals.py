@@ -6,10 +6,8 @@ from pathlib import Path
 import pytest
 
 from kvhouse.errors import UnsupportedModel
-from kvhouse.layout import KVLayout
 from kvhouse.planner import plan
 from kvhouse.spec import FullAttention, load
-from kvhouse.spec.hf_config import read_config
 
 Tiny = Callable[..., dict[str, object]]
 Write = Callable[[object], Path]
@@ -92,11 +90,3 @@ def test_quantisation_stated_beside_the_config(tiny: Tiny, write: Write) -> None
     path.with_name("hf_quant_config.json").write_text("{}")
     with pytest.raises(UnsupportedModel, match=r"weights are quantised, as hf_quant_config\.json"):
         load(path.parent).weight_bytes()
-
-
-def test_blocks_refuse_what_is_not_full_attention_by_name(tiny: Tiny) -> None:
-    spec = read_config(tiny("mistral", sliding_window=9), "m", "here")
-    with pytest.raises(
-        UnsupportedModel, match=r"^m: blocks hold full attention only.*'sliding wind"
-    ):
-        KVLayout.of(spec)

@@ -18,8 +18,8 @@ Model = Annotated[
 Device = Annotated[
     str,
     typer.Option(
-        help="a100-80g, a100-40g, h100-80g, rtx-4090, l4, a10-24g, or local: this machine, "
-        "measured."
+        help="A name that `kvhouse devices` lists, such as h100-80g or rtx-4090; m4-max:64GiB "
+        "where the memory varies; a device file.json; or local: this machine, measured."
     ),
 ]
 KvMemory = Annotated[

@@ -111,10 +111,10 @@ def _check_running(request: Request, memory: KVMemory) -> None:
     _require(
         request.generated < request.max_new_tokens, f"request {request.id} has tokens to generate"
     )
-    for group, table in zip(memory.layout.groups, memory.holding(request.id).tables, strict=True):
-        oldest = group.first_block(request.computed)
+    for table in memory.holding(request.id).tables:
+        oldest = table.group.first_block(request.computed)
         _require(
-            table.first <= oldest and group.end_block(written) <= table.end,
+            table.first <= oldest and table.group.end_block(written) <= table.end,
             f"request {request.id} writes and reads only its own blocks",
         )
 

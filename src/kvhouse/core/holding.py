@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kvhouse.core.step import BlockTable
 from kvhouse.layout import LayerGroup
@@ -16,12 +16,14 @@ class GroupTable:
     """A request's blocks in one group of layers.
 
     Attributes:
+        group: The layers.
         first: Index of the first block that is still held; those before it were let go.
         ids: Block ids, in the order of the tokens.
     """
 
-    first: int = 0
-    ids: list[int] = field(default_factory=list)
+    group: LayerGroup
+    first: int
+    ids: list[int]
 
     @property
     def end(self) -> int:
@@ -53,12 +55,13 @@ class Holding:
         """All its blocks, group by group."""
         return [block for table in self.tables for block in table.ids]
 
-    def renew(self, groups: tuple[LayerGroup, ...]) -> None:
+    def renew(self) -> None:
         """Take in that the tables have changed."""
-        self.room = self.passes = _NEVER
-        for group, table in zip(groups, self.tables, strict=True):
+        room = passes = _NEVER
+        for table in self.tables:
+            group = table.group
             if group.reach.kind != "another":
-                self.room = min(self.room, table.end * group.block_size)
+                room = min(room, table.end * group.block_size)
             if group.reach.tokens:
-                self.passes = min(self.passes, group.passed_at(table.first))
-        self.shown_for = -1
+                passes = min(passes, group.passed_at(table.first))
+        self.room, self.passes, self.shown_for = room, passes, -1

@@ -23,7 +23,7 @@ from kvhouse.core.request import Request
 from kvhouse.core.sharing import NO_MATCH, Match, PrefixSharing
 from kvhouse.core.step import BlockTable
 from kvhouse.errors import KvhouseError
-from kvhouse.layout import KVLayout, LayerGroup, PoolSize
+from kvhouse.layout import KVLayout, PoolSize
 
 #: Most blocks of a pool, and most slots; at 16 tokens a block, 268 million tokens.
 MOST_BLOCKS = 2**24
@@ -111,11 +111,12 @@ class KVMemory:
         # Blocks of every group end at multiples of the layout's block size.
         size = -(-tokens // self.layout.block_size)
         if holding.shown_for != size:
-            pairs = list(zip(self.layout.groups, holding.tables, strict=True))
-            holding.shown = (
-                tuple(tuple(t.ids[: group.end_block(tokens) - t.first]) for group, t in pairs),
-                tuple(table.first for _, table in pairs),
-            )
+            tables, starts = [], []
+            for table in holding.tables:
+                held = table.group.end_block(tokens) - table.first
+                tables.append(tuple(table.ids[:held]))
+                starts.append(table.first)
+            holding.shown = tuple(tables), tuple(starts)
             holding.shown_for = size
         return holding.shown
 
@@ -155,7 +156,7 @@ class KVMemory:
         tables = self._first_tables(match, counts, blocks)
         slots = self.slots.take(1) if self.layout.slot_bytes else None
         holding = Holding(tables, slots[0] if slots else None)
-        holding.renew(self.layout.groups)
+        holding.renew()
         self._holdings[request.id] = holding
         request.computed = match.tokens
         request.reused += match.tokens
@@ -168,7 +169,8 @@ class KVMemory:
         tables, at = [], 0
         for number, count in enumerate(counts):
             first, found = (match.firsts[number], match.blocks[number]) if match.tokens else (0, [])
-            tables.append(GroupTable(first, [*found, *blocks[at : at + count]]))
+            group = self.layout.groups[number]
+            tables.append(GroupTable(group, first, [*found, *blocks[at : at + count]]))
             at += count
         return tuple(tables)
 
@@ -195,27 +197,31 @@ class KVMemory:
         holding = self._holdings[request.id]
         if tokens <= holding.room and request.computed < holding.passes:
             return True
+        needed = 0
         missing: list[tuple[GroupTable, int]] = []
-        for group, table in zip(self.layout.groups, holding.tables, strict=True):
-            if group.reach.tokens:
-                self._let_go(group, table, request)
-            missing.append((table, max(0, group.end_block(tokens) - table.end)))
-        blocks = self.pool.take(sum(count for _, count in missing))
+        for table in holding.tables:
+            if table.group.reach.tokens:
+                self._let_go(table, request)
+            short = table.group.end_block(tokens) - table.end
+            if short > 0:
+                needed += short
+                missing.append((table, short))
+        blocks = self.pool.take(needed)
         if blocks is not None:
             at = 0
             for table, count in missing:
                 table.ids += blocks[at : at + count]
                 at += count
-        holding.renew(self.layout.groups)
+        holding.renew()
         return blocks is not None
 
-    def _let_go(self, group: LayerGroup, table: GroupTable, request: Request) -> None:
+    def _let_go(self, table: GroupTable, request: Request) -> None:
         """Take blocks out of a table that the next token cannot see any more.
 
         They serve the tokens to come, as far as these are known; a contiguous request keeps all
         it has, since its run cannot be given back in parts.
         """
-        passed = group.first_block(request.computed) - table.first
+        passed = table.group.first_block(request.computed) - table.first
         if passed <= 0:
             return
         freed, table.ids[:passed] = table.ids[:passed], []
@@ -223,7 +229,7 @@ class KVMemory:
         if self.policy != PAGED:
             table.ids.extend(freed)
             return
-        reused = max(0, min(passed, group.end_block(request.known) - table.end))
+        reused = max(0, min(passed, table.group.end_block(request.known) - table.end))
         if self.sharing:  # others may hold these blocks, or come to want them
             self.pool.give_back(freed)
             table.ids.extend(self.pool.take(reused) or ())

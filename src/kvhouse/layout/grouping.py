@@ -34,8 +34,8 @@ def make_groups(
 ) -> tuple[tuple[LayerGroup, ...], int]:
     """Cut the parts that keep tokens into groups, and choose the bytes of a block.
 
-    Of all sizes at which blocks end with a layer, the one is taken that pads least the kind that
-    it pads most, and of these the largest.
+    Of all sizes the one is taken that pads least the kind that it pads most, and of these the
+    largest; but none that makes more than ``MOST_GROUPS``, if there is another.
 
     Returns:
         The groups and the bytes of a block; no groups and 0 where no part keeps tokens.
@@ -82,11 +82,17 @@ def _choose(sizes: list[list[int]]) -> int:
     """The bytes of a block, from those of each layer of each kind."""
     if len(sizes) < 2:
         return sum(map(sum, sizes))
+    # A block larger than what its fullest group fills is cut down to that without another change,
+    # so only what consecutive layers fill need be tried.
     largest = max(map(max, sizes))
-    ends = {end for each in sizes for end in accumulate(each) if end >= largest}
-    groups = {end: sum(_count(each, end) for each in sizes) for end in ends}
-    few = [end for end in ends if groups[end] <= MOST_GROUPS] or [max(ends)]
-    return max(few, key=lambda end: (-_padding(sizes, end), end))
+    runs = {run for each in sizes for run in _runs(each) if run >= largest}
+    few = {run for run in runs if sum(_count(each, run) for each in sizes) <= MOST_GROUPS}
+    return max(few or {max(runs)}, key=lambda run: (-_padding(sizes, run), run))
+
+
+def _runs(sizes: list[int]) -> set[int]:
+    """Bytes of all runs of consecutive layers."""
+    return {run for start in range(len(sizes)) for run in accumulate(sizes[start:])}
 
 
 def _cut(layers: tuple[Layer, ...], sizes: list[int], block_bytes: int) -> list[list[Layer]]:

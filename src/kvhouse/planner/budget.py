@@ -18,7 +18,7 @@ class Budget:
     """A device's memory, divided; all in bytes.
 
     Attributes:
-        memory: What the device has.
+        memory: What a process can have of the device: as the driver reports it, where known.
         reserve: Left to the engine and others: activations, graphs, the driver.
         weights: The model.
         kv: The pool for keys and values, 0 where there is no room for any.
@@ -64,12 +64,13 @@ def kv_budget(
         raise KvhouseError(f"utilization {utilization}: give a share above 0 and at most 1")
     if kv_memory is not None and kv_memory < 1:
         raise KvhouseError(f"KV memory of {kv_memory} bytes: must be at least 1 byte")
-    usable = int(device.memory_bytes * utilization)
+    memory = device.usable_bytes
+    usable = int(memory * utilization)
     weights = spec.weight_bytes(weight_dtype)
     left = usable - weights
     return Budget(
-        memory=device.memory_bytes,
-        reserve=device.memory_bytes - usable,
+        memory=memory,
+        reserve=memory - usable,
         weights=weights,
         kv=max(0, left) if kv_memory is None else kv_memory,
         missing=max(0, (kv_memory or 0) - left),

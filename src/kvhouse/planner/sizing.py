@@ -29,10 +29,11 @@ class Plan:
     """The answer of ``plan``; bytes are exact, speeds are floors of the roofline.
 
     Attributes:
-        device_basis: ``datasheet`` or ``measured``.
+        device_basis: ``datasheet``, ``measured``, or ``given`` for the user's own figures.
         weight_dtype: How the weights are stored, ``as stored`` for a file that mixes types.
-        compute_dtype: The dtype whose FLOP/s the floors take; float32 where the device has no
-            figure for the weights' own.
+        compute_dtype: The dtype whose FLOP/s the floors take: a wider one where the device has no
+            figure for the weights' own, ``unknown`` where it has none, and floors then count
+            bandwidth alone.
         context: Tokens that each request holds.
         new_tokens: How many of them it generated; what ``contiguous-pow2`` rounds up.
         max_length: Longest request allowed; what ``contiguous-max`` reserves.

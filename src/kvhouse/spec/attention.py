@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvhouse.spec.config import Config
+from kvhouse.spec.foreign import LATENT
 from kvhouse.spec.layers import (
     ChunkedAttention,
     FullAttention,
@@ -12,24 +13,15 @@ from kvhouse.spec.layers import (
     SlidingAttention,
 )
 
-#: Classes whose attention is latent wherever it attends at all.
-_LATENT = frozenset(
-    [
-        *("axk1", "axk2", "bailing_hybrid", "deepseek_v2", "deepseek_v3", "deepseek_v32"),
-        *("dots3_note_text", "glm4_moe_lite", "glm_moe_dsa", "hy_v4", "kimi_linear"),
-        *("longcat_flash", "minicpm3", "sarvam_mla", "youtu"),
-    ]
-)
-
 
 def attention(
     config: Config, index: int, window: int | None = None, chunk: int | None = None
 ) -> Layer:
     """What layer ``index`` keeps for attention; ``window`` or ``chunk`` where it forgets."""
-    if config.model_type in _LATENT:
+    if config.model_type in LATENT:
         return _latent(config, index, window)
-    kv_heads, key_dim, value_dim = _sizes(config, index, window is not None)
-    sizes = (config.heads, kv_heads, key_dim, value_dim)
+    slides = window is not None
+    sizes = (_query_heads(config, slides), *_sizes(config, index, slides))
     if window is not None:
         return SlidingAttention(*sizes, window)
     if chunk is not None:
@@ -42,12 +34,43 @@ def _sizes(config: Config, index: int, slides: bool) -> tuple[int, int, int]:
     kind = config.model_type
     kv, dim = kv_heads(config), head_dim(config)
     if kind == "mimo_v2_flash":
-        return (2 * kv if slides else kv), dim, config.size("v_head_dim")
+        return _mimo_v2(config, slides, kv, dim)
+    own = _step3p5(config) if slides else None
+    if own is not None:
+        kv, dim = own.maybe("num_attention_groups") or kv, own.maybe("head_dim") or dim
     if kind.startswith("inkling") and slides:
         kv, dim = config.size("swa_num_key_value_heads"), config.size("swa_head_dim")
     if kind.startswith("gemma4"):
         kv, dim = _gemma4(config, index, slides, kv)
     return kv, dim, dim
+
+
+def _query_heads(config: Config, slides: bool) -> int:
+    own = _step3p5(config) if slides else None
+    stated = own.maybe("num_attention_heads") if own else None
+    if slides and config.model_type == "step3p5":
+        return config.maybe("num_sliding_attention_heads") or stated or config.heads
+    return config.heads
+
+
+def _step3p5(config: Config) -> Config | None:
+    """Step 3.5: what its sliding layers have of their own; None where they have nothing."""
+    return config.inner("attention_other_setting") if config.model_type == "step3p5" else None
+
+
+def _mimo_v2(config: Config, slides: bool, kv: int, dim: int) -> tuple[int, int, int]:
+    """MiMo-V2: values are narrower than keys, and sliding layers have twice the KV heads.
+
+    The publisher's files state the sliding layers' sizes; those that transformers saves do not.
+    """
+    value = config.size("v_head_dim")
+    if not slides:
+        return kv, dim, value
+    return (
+        config.maybe("swa_num_key_value_heads") or 2 * kv,
+        config.maybe("swa_head_dim") or dim,
+        config.maybe("swa_v_head_dim") or value,
+    )
 
 
 def kv_heads(config: Config) -> int:
@@ -145,16 +168,27 @@ def indexer(config: Config, index: int) -> tuple[Layer, ...]:
 
 def _shares_indexer(config: Config, index: int) -> bool:
     kind = config.model_type
-    types = config.texts("indexer_types") if kind in ("glm_moe_dsa", "hy_v4") else []
-    if types:
-        return len(types) > index and types[index] == "shared"
+    modes = _indexer_modes(config) if kind in ("glm_moe_dsa", "hy_v4") else []
+    if modes:
+        return modes[index] == "shared"
     if kind == "hy_v4":
         return index > 0 and (index - 1) % 4 != 0
     if kind != "glm_moe_dsa":
         return False
-    pattern = config.text("index_topk_pattern")
-    if pattern is not None:
-        return pattern[index : index + 1] == "S"
     offset = config.maybe("index_skip_topk_offset", least=0)
     offset = 2 if offset is None else offset
     return max(index - offset + 1, 0) % (config.maybe("index_topk_freq") or 1) != 0
+
+
+def _indexer_modes(config: Config) -> list[str]:
+    """For each layer whether its indexer is full or shared; empty where no field lists it."""
+    name = "indexer_types"
+    modes = config.texts(name)
+    if not modes and config.model_type == "glm_moe_dsa":
+        name = "index_topk_pattern"
+        letters = config.stated.get(name)
+        modes = list(letters) if isinstance(letters, str) else config.texts(name)
+    modes = [{"F": "full", "S": "shared"}.get(mode, mode) for mode in modes]
+    if modes and (len(modes) < config.layers or set(modes) - {"full", "shared"}):
+        raise config.error(name, f"does not say full or shared for each of {config.layers} layers")
+    return modes

@@ -16,6 +16,9 @@ from typing import Any
 from kvhouse.errors import SpecError, UnsupportedModel
 from kvhouse.spec.fields import Fields, show
 
+# Where larger models keep the config of their decoder.
+_PLACES = ("text_config", "llm_config", "language_config", "thinker_config.text_config")
+
 # The largest sizes that are believed, each far beyond any model that was built.
 MOST_LAYERS = 2**12
 MOST_SIZE = 2**26
@@ -46,8 +49,10 @@ class Config(Fields):
         self.model_type = self.outer_type = model_type
         self.entry: _Entry = architectures()[model_type]
         if "like" in self.entry:
+            own = self.entry.get("defaults", {})
             self.model_type = self.entry["like"]
-            self.entry = architectures()[self.model_type]
+            like = architectures()[self.model_type]
+            self.entry = {**like, "defaults": {**like["defaults"], **own}}
         names: dict[str, tuple[str, ...]] = {
             standard: tuple(own) for standard, own in self.entry.get("names", {}).items()
         }
@@ -99,6 +104,15 @@ class Config(Fields):
         ):
             raise self.error(shown, f"is {show(value)}, not a list of whole numbers")
         return [int(item) for item in value]
+
+    def layer_numbers(self, name: str, layers: int, first: int = 0) -> list[int] | None:
+        """A list of numbers of layers, counted from ``first``, or None when the field is absent."""
+        given = self.integers(name)
+        wrong = [number for number in given or () if not first <= number < layers + first]
+        if wrong:
+            problem = f"names layer {wrong[0]}, but there are {layers}, counted from {first}"
+            raise self.error(self.stated_name(name), problem)
+        return given
 
     def inners(self, name: str) -> list[Config]:
         """The objects in a list, each as fields of the same decoder."""
@@ -165,12 +179,10 @@ def decoder_config(config: Mapping[str, object], where: str) -> Config:
 def _inside(config: Mapping[str, object], where: str, entry: _Entry) -> Config:
     """The part of a larger model that is the decoder."""
     key, kind = entry["inside"], entry["text"]
-    part = config.get(key)
+    part = _part(config, where, key)
     if part is None:
         # Some files state the decoder's fields at the top level.
         return Config({**entry.get("text_defaults", {}), **config}, where, kind)
-    if not isinstance(part, dict):
-        raise Fields(config, where).error(key, f"is {show(part)}, not an object")
     place = f"{where}: in {key!r}"
     inner_type = Fields(part, place).text("model_type") or kind
     if inner_type not in architectures() or "inside" in architectures()[inner_type]:
@@ -181,11 +193,24 @@ def _inside(config: Mapping[str, object], where: str, entry: _Entry) -> Config:
     return Config({**part, **dtype}, place, inner_type)
 
 
+def _part(config: Mapping[str, object], where: str, key: str) -> Mapping[str, object] | None:
+    """The object at a key, or at several with dots between; None where it is absent."""
+    part: object = config
+    for name in key.split("."):
+        part = part.get(name) if isinstance(part, dict) else None
+        if part is None:
+            return None
+        if not isinstance(part, dict):
+            raise Fields(config, where).error(key, f"is {show(part)}, not an object")
+    return part if isinstance(part, dict) else None
+
+
 def _wrapper(config: Mapping[str, object], where: str, model_type: str) -> _Entry:
     """A larger model that is not known itself, around a decoder that names a type that is."""
-    part = config.get("text_config")
-    if isinstance(part, dict) and isinstance(part.get("model_type"), str):
-        return {"inside": "text_config", "text": part["model_type"]}
+    for key in _PLACES:
+        part = _part(config, where, key)
+        if part is not None and isinstance(part.get("model_type"), str):
+            return {"inside": key, "text": part["model_type"]}
     raise _unknown(model_type, where)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvhouse.errors import UnsupportedModel
 from kvhouse.spec.attention import head_dim
 from kvhouse.spec.config import MOST_TOKENS, Config
+from kvhouse.spec.foreign import refuse_foreign_marks
 from kvhouse.spec.layers import Combined, CrossAttention, FullAttention, Layer, SlidingAttention
 from kvhouse.spec.plain_models import plain_layers
 from kvhouse.spec.rare_models import READERS
@@ -23,6 +24,7 @@ def decoder_layers(config: Config) -> tuple[Layer, ...]:
         UnsupportedModel: The model is of a kind that cannot be counted.
     """
     _refuse_encoders(config)
+    refuse_foreign_marks(config)
     reader = READERS.get(config.model_type)
     layers = plain_layers(config) if reader is None else reader(config)
     if len(layers) > _MOST_SLOTS:

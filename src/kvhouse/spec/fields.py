@@ -8,7 +8,17 @@ from pathlib import Path
 
 from kvhouse.errors import SpecError
 
-_SHORT = reprlib.Repr()
+
+class _Short(reprlib.Repr):
+    def repr_int(self, x: int, level: int) -> str:
+        """An integer, by its size where Python refuses to write its digits."""
+        try:
+            return super().repr_int(x, level)
+        except ValueError:
+            return f"a whole number of {x.bit_length()} bits"
+
+
+_SHORT = _Short()
 _SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxdict = 2, 3, 3
 _SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 60
 

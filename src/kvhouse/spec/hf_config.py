@@ -120,8 +120,8 @@ def _architecture(config: Mapping[str, object], where: str, decoder: Config) -> 
     stated = Fields(config, where).texts("architectures")
     if not stated:
         return known or decoder.model_type
-    own = decoder.outer_type in FAMILIES
-    if stated[0] != known and (own or not stated[0].endswith(_HEADS)):
+    foreign = decoder.outer_type in FAMILIES or not stated[0].endswith(_HEADS)
+    if stated[0] != known and (foreign or not stated[0].isidentifier() or len(stated[0]) > 100):
         expected = f"; of model type {decoder.outer_type!r} it is {known}" if known else ""
         raise UnsupportedModel(
             f"{where}: architecture {show(stated[0])} is not supported{expected}"

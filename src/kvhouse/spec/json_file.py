@@ -33,12 +33,20 @@ def read_json_object(path: Path) -> dict[str, object]:
     except json.JSONDecodeError as error:
         reason = f"{error.msg} at line {error.lineno}, column {error.colno}"
         raise SpecError(f"{where}: not JSON: {reason}") from None
-    except (ValueError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+    except _StatedTwice as error:
+        raise SpecError(f"{where}: not a usable JSON file: {error}") from None
+    except RecursionError:
+        raise SpecError(f"{where}: not a usable JSON file: nested too deeply") from None
+    except ValueError:  # all that is left: Python bounds the digits that it converts
+        reason = "a whole number of thousands of digits"
         raise SpecError(f"{where}: not a usable JSON file: {reason}") from None
     if not isinstance(value, dict):
         raise SpecError(f"{where}: holds {show(value)}, not an object")
     return value
+
+
+class _StatedTwice(Exception):
+    """A key that an object states more than once."""
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -61,6 +69,6 @@ def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise ValueError(f"key {show(key)} is stated twice")
+                raise _StatedTwice(f"key {show(key)} is stated twice")
             seen.add(key)
     return result

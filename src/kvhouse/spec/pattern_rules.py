@@ -130,6 +130,16 @@ def _dots3(config: Config) -> Rule:
     return where(lambda i: slides and i >= 2 and i % 4 != 1, SLIDING, full)
 
 
+def _mimo_v2(config: Config) -> Rule:
+    given = config.integers("hybrid_layer_pattern")
+    if given is None:
+        return where(lambda i: i == 0 or (i + 1) % 6 == 0, FULL, SLIDING)
+    if len(given) != config.layers or set(given) - {0, 1}:
+        problem = f"is {show(given)}, not 0 or 1 for each of {config.layers} layers"
+        raise config.error("hybrid_layer_pattern", problem)
+    return where(lambda i: given[i] == 0, FULL, SLIDING)
+
+
 def _exaone(config: Config) -> Rule:
     if window(config) is None:
         raise config.error("layer_types", "is missing, and without a window there is no pattern")
@@ -138,7 +148,7 @@ def _exaone(config: Config) -> Rule:
 
 def _kimi(config: Config) -> Rule:
     inner = config.inner("linear_attn_config")
-    full = inner.integers("full_attn_layers") if inner else None
+    full = inner.layer_numbers("full_attn_layers", config.layers, 1) if inner else None
     if full is None:
         return where(lambda i: i > 0 and i % 4 == 0, FULL, LINEAR)
     at = {number - 1 for number in full}  # the file counts from one
@@ -190,7 +200,7 @@ def _listed(
     """``kind`` for the layers that a field lists by number; ``absent`` everywhere without it."""
 
     def rule(config: Config) -> Rule:
-        at = config.integers(name)
+        at = config.layer_numbers(name, config.layers)
         if at is None:
             return always(absent or other)
         return where(lambda i: i in at, kind, other)
@@ -199,7 +209,7 @@ def _listed(
 
 
 def _inkling(config: Config) -> Rule:
-    local = config.integers("local_layer_ids")
+    local = config.layer_numbers("local_layer_ids", config.layers)
     if local is None:
         return every(6, HYBRID, HYBRID_SLIDING)
     return where(lambda i: i in local, HYBRID_SLIDING, HYBRID)
@@ -267,7 +277,7 @@ RULES: dict[str, Callable[[Config], Rule]] = {
     "mamba": lambda _: always(LINEAR),
     "mamba2": lambda _: always(LINEAR),
     "mellum": lambda _: always(FULL),
-    "mimo_v2_flash": lambda _: where(lambda i: i == 0 or (i + 1) % 6 == 0, FULL, SLIDING),
+    "mimo_v2_flash": _mimo_v2,
     "minimax": lambda _: every(2, FULL, LINEAR, at=0),
     "minimax_m3_vl_text": _minimax_m3,
     "modernbert-decoder": lambda c: every(_period(c, "global_attn_every_n_layers", 3), at=0),
@@ -282,6 +292,7 @@ RULES: dict[str, Callable[[Config], Rule]] = {
     "qwen4_exp_text": _interval(INDEXED),
     "recurrent_gemma": _recurrent_gemma,
     "smollm3": _smollm3,
+    "step3p5": lambda _: always(FULL),
     "vaultgemma": lambda _: every(2),
     "zamba": _zamba,
     "zamba2": lambda _: where(lambda i: i in _ZAMBA2, HYBRID, LINEAR),

@@ -65,12 +65,19 @@ def _checked(config: Config, kinds: list[str]) -> list[str]:
             raise UnsupportedModel(f"{config.where}: layer type {show(kind)} is not supported")
     counts = config.model_type == "nemotron_h"  # the list itself counts the layers
     wanted = min(len(kinds), MOST_LAYERS) if counts else config.layers
-    if config.model_type == "deepseek_v4":  # the list may go on with prediction layers
+    if _goes_on(config, len(kinds) - wanted):
         kinds = kinds[:wanted]
     if len(kinds) != wanted:
         shown = config.stated_name("layer_types")
         raise config.error(shown, f"names {len(kinds)} layers, but there are {wanted}")
     return kinds
+
+
+def _goes_on(config: Config, more: int) -> bool:
+    """Whether the list names prediction layers too, ``more`` than the decoder has."""
+    if config.model_type == "step3p5":
+        return more == (config.maybe("num_nextn_predict_layers", least=0) or 0)
+    return config.model_type == "deepseek_v4"
 
 
 def _adapted(config: Config, kinds: list[str]) -> list[str]:

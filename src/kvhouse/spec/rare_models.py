@@ -137,7 +137,7 @@ def _inkling_loop(config: Config) -> list[Layer]:
 
 def _mllama(config: Config) -> list[Layer]:
     """Some layers attend to images only."""
-    across = config.integers("cross_attention_layers")
+    across = config.layer_numbers("cross_attention_layers", config.layers)
     at = {3, 8, 13, 18, 23, 28, 33, 38} if across is None else set(across)
     image = CrossAttention(config.heads, kv_heads(config), head_dim(config), head_dim(config))
     return [image if i in at else attention(config, i) for i in range(config.layers)]

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from kvhouse.errors import UnsupportedModel
 from kvhouse.spec.attention import head_dim, kv_heads
 from kvhouse.spec.config import Config
+from kvhouse.spec.fields import show
 from kvhouse.spec.layers import Convolution, State, Tensor
 
 _Tensors = tuple[Tensor | Convolution, ...]
 #: The recurrent state is kept in float32 whatever the model computes in.
 _WIDE = "float32"
+_STATE_DTYPES = ("float32", "bfloat16", "float16")
 
 
 def state(config: Config, index: int, slides: bool = False) -> State:
@@ -57,7 +59,7 @@ def _mamba2(config: Config) -> _Tensors:
         inner = own or int(config.number("mamba_expand") * config.hidden)
         groups = config.size("mamba_ngroups" if kind == "zamba2" else "mamba_n_groups")
         size, kernel = config.size("mamba_d_state"), config.size("mamba_d_conv")
-    return Convolution(inner + 2 * groups * size, kernel), Tensor(inner * size, _WIDE)
+    return Convolution(inner + 2 * groups * size, kernel), Tensor(inner * size, _dtype(config))
 
 
 def _delta_net(config: Config) -> _Tensors:
@@ -68,7 +70,18 @@ def _delta_net(config: Config) -> _Tensors:
     value_dim = config.maybe("linear_value_head_dim") or 2 * key_dim
     channels = 2 * key_heads * key_dim + value_heads * value_dim
     kernel = config.size("linear_conv_kernel_dim")
-    return Convolution(channels, kernel), Tensor(value_heads * key_dim * value_dim, _WIDE)
+    return Convolution(channels, kernel), Tensor(value_heads * key_dim * value_dim, _dtype(config))
+
+
+def _dtype(config: Config) -> str:
+    """The dtype of a recurrent state: float32, unless the publisher says that less will do."""
+    for name in ("mamba_ssm_cache_dtype", "mamba_ssm_dtype"):
+        stated = config.text(name)
+        if stated in _STATE_DTYPES:
+            return stated
+        if stated not in (None, "auto"):
+            raise config.error(name, f"is {show(stated)}, not one of {', '.join(_STATE_DTYPES)}")
+    return _WIDE
 
 
 def _delta_attention(config: Config) -> _Tensors:

@@ -121,6 +121,8 @@ def _speed(speed: Speed) -> tuple[str, ...]:
 
 
 def _turns(plan: Plan) -> str:
+    if plan.compute_dtype == "unknown":
+        return f"FLOP/s of {plan.device} are unknown, so floors count bandwidth alone."
     decode = (
         "at no batch"
         if plan.compute_bound_batch is None

@@ -14,7 +14,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> 
         title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
     )
     for index, column in enumerate(columns):
-        grid.add_column(column, justify="left" if index == 0 else "right", no_wrap=index == 0)
+        grid.add_column(column, justify="left" if index == 0 else "right")
     for row in rows:
         grid.add_row(*row)
     return grid

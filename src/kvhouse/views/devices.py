@@ -1,0 +1,103 @@
+"""The devices in a list, and one device with its sources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from kvhouse.devices import Device
+from kvhouse.devices.device import DTYPES
+from kvhouse.units import bytes_text
+from kvhouse.views.tables import table
+
+MIB = 2**20
+GIB = 2**30
+UNKNOWN = "-"
+
+_COLUMNS = ("device", "GiB", "GB/s", "16 bit", "float8", "float4", "host GB/s", "peer GB/s")
+
+
+def show_devices(console: Console, devices: Sequence[Device]) -> None:
+    """Print one row a device, a table for each vendor."""
+    for vendor in dict.fromkeys(device.vendor for device in devices):
+        rows = (_row(device) for device in devices if device.vendor == vendor)
+        console.print(table(vendor, _COLUMNS, rows))
+    console.print(
+        "GiB: memory, nominal. GB/s: read from it. 16 bit (bfloat16 or else float16), float8, "
+        "float4: dense TFLOP/s, without sparsity. Links: one direction; peer: all links of its "
+        "own together. "
+        f"{UNKNOWN}: none, or not published. Sources: kvhouse devices NAME",
+        soft_wrap=True,
+    )
+
+
+def show_device(console: Console, device: Device) -> None:
+    """Print every figure of a device, and below them where they come from."""
+    facts = [device.vendor, device.family, str(device.year or "")]
+    about = ", ".join(fact for fact in facts if fact)
+    console.print(Text.assemble((device.name, "bold"), f": {device.title}"), soft_wrap=True)
+    if about:
+        console.print(about, soft_wrap=True)
+    numbers = {text: f"[{i}]" for i, text in enumerate(dict.fromkeys(device.sources.values()), 1)}
+    rows = (
+        (label, value, _plain(numbers.get(device.sources.get(figure, ""), "")))
+        for figure, label, value in _figures(device)
+    )
+    console.print(table("Figures", ("", f"{device.basis} figures", "from"), rows))
+    for text, number in numbers.items():
+        console.print(f"{number} {text}", soft_wrap=True, markup=False, highlight=False)
+    if not numbers:
+        console.print(f"From {device.source}", soft_wrap=True, markup=False, highlight=False)
+
+
+def _plain(text: str) -> str:
+    """Text whose brackets rich leaves alone."""
+    return text.replace("[", r"\[")
+
+
+def _row(device: Device) -> tuple[str, ...]:
+    half = device.flops.get("bfloat16", device.flops.get("float16"))
+    return (
+        device.name,
+        f"{device.memory_bytes / GIB:,.0f}",
+        _scaled(device.bandwidth, 1e9),
+        *(_scaled(rate, 1e12) for rate in (half, *map(device.flops.get, ("float8", "float4")))),
+        _scaled(device.host_link, 1e9),
+        _scaled(device.peer_link, 1e9),
+    )
+
+
+def _figures(device: Device) -> Iterator[tuple[str, str, str]]:
+    """Each figure's key, what it is, and its value with its unit."""
+    nominal = device.memory_bytes
+    yield "memory_bytes", "memory, nominal", f"{bytes_text(nominal)} ({nominal:,} bytes)"
+    driver = device.driver_bytes
+    reported = "unknown" if driver is None else f"{driver / MIB:,.0f} MiB ({driver:,} bytes)"
+    yield "driver_bytes", "memory that the driver reports", reported
+    rates: Iterable[tuple[str, str, float | None]] = (
+        ("bandwidth", "bandwidth of the memory", device.bandwidth),
+        ("host_link", "link to the host, one direction", device.host_link),
+        ("peer_link", "links to other devices, one direction", device.peer_link),
+    )
+    for figure, label, rate in rates:
+        yield figure, label, _with_unit(rate, 1e9, "GB/s")
+    for dtype in DTYPES:
+        if dtype in device.flops:
+            yield dtype, f"{dtype}, dense", _with_unit(device.flops[dtype], 1e12, "TFLOP/s")
+    missing = [dtype for dtype in DTYPES if dtype not in device.flops]
+    if missing:
+        yield "", f"unknown: {', '.join(missing)}", UNKNOWN
+
+
+def _with_unit(rate: float | None, scale: float, unit: str) -> str:
+    return "unknown" if rate is None else f"{_scaled(rate, scale)} {unit}"
+
+
+def _scaled(rate: float | None, scale: float) -> str:
+    """A rate in multiples of ``scale``: to a tenth, and small ones to three digits."""
+    if rate is None:
+        return UNKNOWN
+    value = rate / scale
+    return f"{value:.3g}" if value < 10 else f"{value:,.1f}".removesuffix(".0")
