@@ -5,6 +5,15 @@ from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.scenario import Scenario
 from kvhouse.replayer.setup import Setup
 from kvhouse.replayer.slo import SLO
-from kvhouse.replayer.traces import Trace, read_trace
+from kvhouse.replayer.traces import Trace, TraceRequest, read_trace
 
-__all__ = ["SLO", "ReplayResult", "Scenario", "Setup", "Trace", "read_trace", "replay"]
+__all__ = [
+    "SLO",
+    "ReplayResult",
+    "Scenario",
+    "Setup",
+    "Trace",
+    "TraceRequest",
+    "read_trace",
+    "replay",
+]

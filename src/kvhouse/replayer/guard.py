@@ -7,6 +7,7 @@ Where something is not worth working out, less is asked, never more: the guard k
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from itertools import chain
 from operator import add, mul
@@ -49,7 +50,8 @@ class StepGuard:
         self.timing = executor.timing
         self._executor = executor
         spec, layout = roofline.spec, roofline.layout
-        self._bandwidth, self._flop_rate = roofline.device.bandwidth, roofline.flop_rate
+        self._bandwidth = roofline.device.bandwidth
+        self._flop_rate = roofline.flop_rate or math.inf  # where none is known, none is asked for
         parameters, multiplied = spec.counted()
         self._head = spec.vocab_size * spec.hidden_size
         self._body = multiplied - self._head
