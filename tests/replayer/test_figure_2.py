@@ -6,7 +6,7 @@ the paper does not say is assumed here:
 - traffic: ShareGPT's mean lengths as section 6.1 states them, 161 and 338 tokens; log-normal with
   sigma 1.0 and 0.75, independent, at most 1,024 tokens each (``lengths=sharegpt``);
 - saturation: all requests wait from the start, and only the time is looked at in which one waits;
-- 12 GB of KV memory (section 1: "close to 30%" of the card), at most 2,048 tokens a request;
+- 12 GiB of KV memory, whose 15,728 slots are the 15.7K of table 1; at most 2,048 tokens a request;
 - Orca's runs come from a buddy system, as section 6.1 assumes;
 - the whole is what requests hold (token states, reservations, internal fragmentation) and what is
   free but in runs too short for the next request; what is merely free is left out.
@@ -33,13 +33,14 @@ def results():
         read_trace("backlog:lengths=sharegpt,requests=300,seed=0"),
         spec.load("opt-13b"),
         devices.get("a100-40g"),
-        kv_memory=12 * 10**9,
+        kv_memory=12 * 2**30,
         kv_format="fp16",
         max_length=2048,
         fit="buddy",
         as_backlog=True,
     )
     assert setup.layout.bytes_per_token == 819_200
+    assert setup.kv_memory // 819_200 == 15_728
     return compare(variants(setup), timeline=BINS)
 
 

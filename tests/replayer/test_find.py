@@ -74,8 +74,11 @@ def test_memory_does_not_help_a_slow_device():
 
 
 def test_no_request_that_could_fit():
+    too_long = setup([TraceRequest(0.0, 100, 7)])
+    with pytest.raises(KvhouseError, match="1 requests exceed the maximum length of 64 tokens"):
+        find_min_memory(too_long, Goal(None))
     with pytest.raises(KvhouseError, match="no request is within the maximum length of 64"):
-        find_min_memory(setup([TraceRequest(0.0, 100, 7)]), Goal(None))
+        find_min_memory(too_long, Goal(SLO(latency=1.0)))
 
 
 def test_the_largest_rate_against_replays_of_scaled_traces():

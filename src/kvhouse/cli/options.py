@@ -40,7 +40,7 @@ MaxLength = Annotated[
         "By default the model's limit.",
     ),
 ]
-KvFormat = Annotated[str, typer.Option("--kv-format", help="bf16, fp16 or fp32.")]
+KvFormat = Annotated[str, typer.Option("--kv-format", help="bf16, fp16, fp32, fp8, int8 or int4.")]
 WeightDtype = Annotated[
     str | None,
     typer.Option(

@@ -195,6 +195,13 @@ def find_min_memory(
     Raises:
         KvhouseError: The goal is missed even where no request ever waits for memory.
     """
+    limit = setup.config.max_length
+    long = sum(one.prompt_tokens + one.output_tokens > limit for one in setup.trace.requests)
+    if long and goal.slo is None:
+        raise KvhouseError(
+            f"{long:,} requests exceed the maximum length of {limit:,} tokens and would be "
+            "rejected however much memory there is: cut them, or raise max_length"
+        )
     largest, enough = _needs(setup)
     search = _Search(lambda blocks: replace(setup, kv_blocks=int(blocks)), goal, on_ended)
     low, high = 0, min(largest, enough)

@@ -47,14 +47,14 @@ def _goal(goal: Goal) -> str:
     if goal.slo is None:
         return "no request is rejected or preempted"
     spans = (
-        ("first token", goal.slo.first_token),
-        ("token", goal.slo.per_token),
-        ("request", goal.slo.latency),
+        ("to the first token", goal.slo.first_token),
+        ("per token after it", goal.slo.per_token),
+        ("in all", goal.slo.latency),
     )
-    limits = " and ".join(
-        f"{seconds_text(limit)} a {name}" for name, limit in spans if limit is not None
+    limits = ", ".join(
+        f"{seconds_text(limit)} {name}" for name, limit in spans if limit is not None
     )
-    return f"{goal.share:.4g} of the requests meet {limits}"
+    return f"{100 * goal.share:.4g} % of the requests meet {limits}"
 
 
 def _value(found: Found, value: float) -> str:

@@ -86,6 +86,8 @@ def _figures(result: ReplayResult) -> dict[str, str]:
 def _ledger_rows(results: Sequence[ReplayResult]) -> list[list[str]]:
     rows = []
     for name in LEDGER_CLASSES:
+        if name in ("shared", "cached") and not any(r.ledger.mean_bytes[name] for r in results):
+            continue  # without a prefix cache there is nothing of the kind
         cells = [
             f"{bytes_text(round(r.ledger.mean_bytes[name]))}  {r.ledger.mean_share[name]:6.1%}"
             for r in results
