@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from itertools import chain
-from operator import add, mul
+from operator import attrgetter, mul
 
 from kvhouse.core.memory import KVMemory
 from kvhouse.core.step import Executor, StepPlan, StepResult
@@ -21,6 +21,9 @@ from kvhouse.spec.reach import Reach
 
 #: Block tables are looked through, block by block, in one step of so many.
 EVERY = 64
+
+# Called once for each row of each step.
+_FIRST, _COUNT, _SAMPLES = map(attrgetter, ("first", "count", "samples"))
 
 #: Two sums of the same floats may differ by this share.
 _ROUNDING = 1e-9
@@ -88,18 +91,22 @@ class StepGuard:
 
     def least(self, plan: StepPlan) -> tuple[float, int]:
         """Bytes and FLOPs that the rows of ``plan`` move and compute at least."""
-        firsts = [row.first for row in plan.rows]
-        counts = [row.count for row in plan.rows]
-        tokens = sum(counts)
+        firsts = list(map(_FIRST, plan.rows))
+        counts = list(map(_COUNT, plan.rows))
+        tokens, before = sum(counts), sum(firsts)
         moved = self._body_bytes + self._state_bytes * len(firsts)
-        flops = 2 * (self._body * tokens + self._head * sum(row.samples for row in plan.rows))
+        flops = 2 * (self._body * tokens + self._head * sum(map(_SAMPLES, plan.rows)))
+        # Where every row is one token, products of counts are the counts themselves.
+        single = tokens == len(counts)
         for reach, pair_flops in self._pair_flops.items():
             entry = self._entries[reach]
             if reach.kind == "all":
                 # The token at position p meets p + 1 tokens, itself among them.
-                inner = sum(count * (count + 1) for count in counts) // 2
-                flops += pair_flops * (sum(map(mul, firsts, counts)) + inner)
-                moved += entry * (sum(firsts) + tokens)
+                inner = tokens if single else (sum(map(mul, counts, counts)) + tokens) // 2
+                flops += pair_flops * (
+                    (before if single else sum(map(mul, firsts, counts))) + inner
+                )
+                moved += entry * (before + tokens)
             elif reach.kind == "window":
                 most = reach.tokens - 1
                 flops += pair_flops * sum(
@@ -125,7 +132,7 @@ class ResidencyGuard:
             PhysicsError: Its rows keep more than the pool holds, or blocks that it has not.
         """
         memory = self._memory
-        tokens = sum(map(add, (r.first for r in plan.rows), (r.count for r in plan.rows)))
+        tokens = sum(map(_FIRST, plan.rows)) + sum(map(_COUNT, plan.rows))
         saved = sum(memory.sharing.pool.saved_blocks) if memory.sharing else 0
         held = memory.total_blocks - memory.free_blocks + saved
         block = memory.layout.block_bytes
