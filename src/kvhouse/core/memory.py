@@ -12,7 +12,14 @@ from kvhouse.core.blocks import BlockPool
 from kvhouse.core.holding import GroupTable, Holding, deal
 from kvhouse.core.keys import BlockKeys
 from kvhouse.core.match import NO_MATCH
-from kvhouse.core.policy import DEFAULT_WATERMARK, PAGED, Placement, get_policy
+from kvhouse.core.policy import (
+    DEFAULT_WATERMARK,
+    FIRST_FIT,
+    PAGED,
+    Placement,
+    get_fit,
+    get_policy,
+)
 from kvhouse.core.pools import Pool, make_pool
 from kvhouse.core.refusal import Refusal
 from kvhouse.core.request import Request
@@ -37,7 +44,9 @@ class KVMemory:
         self.layout: KVLayout = placement.layout
         self.size = size
         self.sharing = sharing
-        self.pool: Pool = sharing.pool if sharing else make_pool(placement.policy, size.blocks)
+        self.pool: Pool = (
+            sharing.pool if sharing else make_pool(placement.policy, size.blocks, placement.fit)
+        )
         self.slots = BlockPool(size.slots)
         #: Blocks that an admission must leave free while others run.
         self.held_back = placement.held_back(size.blocks, watermark)
@@ -254,6 +263,7 @@ def make_memory(
     share: bool = False,
     tiers: Sequence[TierConfig] = (),
     pays: LoadRule = always,
+    fit: str = FIRST_FIT,
 ) -> KVMemory:
     """Build the memory of a placement policy.
 
@@ -268,11 +278,12 @@ def make_memory(
         share: Whether requests share the blocks of equal prefixes; ``paged`` only.
         tiers: Memory below the pool, the one next below it first; ``paged`` only.
         pays: Whether to load from them what could be computed again; by default always.
+        fit: How contiguous policies look for a run, one of ``FITS``.
 
     Raises:
         UnsupportedModel: Prefixes of this model cannot be shared, or its blocks not be stored.
-        KvhouseError: The pool or a tier can hold nothing, or is too large, no such policy, one
-            that can neither share nor store, or a watermark out of range.
+        KvhouseError: The pool or a tier can hold nothing, or is too large, no such policy or fit,
+            a policy that can neither share nor store, or a watermark out of range.
     """
     size = PoolSize(size) if isinstance(size, int) else size
     layout.require(size)
@@ -282,7 +293,9 @@ def make_memory(
                 f"a pool of {count:,} {what} is more than the {MOST_BLOCKS:,} that kvhouse "
                 "tracks: give less KV memory or larger blocks"
             )
-    placement = Placement(get_policy(policy), layout, max_length, in_flight or max_length)
+    placement = Placement(
+        get_policy(policy), layout, max_length, in_flight or max_length, get_fit(fit)
+    )
     if share and placement.policy != PAGED:
         raise KvhouseError(f"policy {placement.policy}: only paged memory can share prefixes")
     if tiers and placement.policy != PAGED:
