@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kvhouse.core.memory import Refusal
+from kvhouse.core.refusal import Refusal
 from kvhouse.replayer.records import RequestRecord
 
 #: Why the head of the queue gets no memory. All but ``full`` are refusals while enough is free.

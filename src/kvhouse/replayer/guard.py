@@ -69,7 +69,7 @@ class StepGuard:
         kept = {kind.reach for _, kind in layout.kinds}
         for part in chain.from_iterable(layer.parts for layer in spec.layers):
             self._state_bytes += part.state_bytes(layout.dtype)
-            if part.stride == 1 and part.reach in kept:
+            if part.stride == 1 and part.attended is None and part.reach in kept:
                 self._pair_flops[part.reach] += part.attention_flops(1)
                 self._entries[part.reach] += part.token_bytes(layout.format, layout.dtype)
 
