@@ -7,6 +7,7 @@ written out kind by kind, so that rooms can be tested against it.
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from kvhouse.spec.layers import (
@@ -31,6 +32,10 @@ from kvhouse.spec.rare_layers import (
     SharedVector,
 )
 from kvhouse.spec.tensors import Convolution, Tensor
+
+# A test does not look at the clock: a busy machine draws its inputs slowly, and that is no failure.
+settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("house")
 
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2, "int64": 8}
 

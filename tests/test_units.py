@@ -3,7 +3,7 @@
 import pytest
 
 from kvhouse.errors import KvhouseError
-from kvhouse.units import bytes_text, parse_bytes, seconds_text
+from kvhouse.units import bytes_text, parse_bytes, parse_seconds, seconds_text
 
 
 @pytest.mark.parametrize(
@@ -62,3 +62,26 @@ def test_sizes_are_shown_in_binary_units(size, text):
 )
 def test_durations(seconds, text):
     assert seconds_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("50ms", 0.05), ("1s", 1.0), (" 1.5 s ", 1.5), ("2min", 120.0), ("2m", 120.0),
+     ("1h", 3600.0), ("200us", 2e-4), ("200µs", 2e-4)],
+)  # fmt: skip
+def test_durations_are_read(text, seconds):
+    assert parse_seconds(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1", "ms", "-1s", "0s", "1e3s", "1 s s", "infs", "1s\n2s", "9" * 50 + "s", "1e99h"]
+)
+def test_no_durations(text):
+    with pytest.raises(KvhouseError):
+        parse_seconds(text)
+
+
+@pytest.mark.parametrize("text", ["0ms", "900000h"])
+def test_durations_out_of_range(text):
+    with pytest.raises(KvhouseError, match="not above 0 and at most 31 years"):
+        parse_seconds(text)

@@ -12,6 +12,13 @@ _SIZE = re.compile(r"\s*\d+(\.\d+)?\s*([kmgtp]i?)?b?\s*", re.IGNORECASE)
 #: No memory is larger than this: 1 PiB.
 MOST_BYTES = 2**50
 
+#: A number and a unit of time, and nothing else.
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(us|µs|ms|s|min|m|h)\s*")
+_SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
+
+#: No duration is longer than this: about 31 years.
+MOST_SECONDS = 10**9
+
 
 def parse_bytes(text: str) -> int:
     """Read ``2GiB`` (2³¹), ``2GB`` (2·10⁹), ``512MiB`` or a plain number of bytes.
@@ -27,6 +34,21 @@ def parse_bytes(text: str) -> int:
     if not 1 <= size <= MOST_BYTES:
         raise KvhouseError(f"a size of {text.strip()} is not between 1 byte and 1 PiB")
     return size
+
+
+def parse_seconds(text: str) -> float:
+    """Read ``50ms``, ``1.5s``, ``2min``, ``1h`` or ``200us`` as seconds.
+
+    Raises:
+        KvhouseError: Not a duration, none at all, or longer than 31 years.
+    """
+    match = _DURATION.fullmatch(text) if len(text) <= 40 else None
+    if match is None:
+        raise KvhouseError(f"{text[:40]!r} is not a duration: write for example 50ms, 1.5s or 2min")
+    seconds = float(match[1]) * _SECONDS[match[2]]
+    if not 0 < seconds <= MOST_SECONDS:
+        raise KvhouseError(f"a duration of {text.strip()} is not above 0 and at most 31 years")
+    return seconds
 
 
 def bytes_text(size: int) -> str:

@@ -85,6 +85,62 @@ def test_replay_and_run_write_the_same_plan_log(tmp_path):
     assert (replayed["timing"], ran["timing"]) == ("modelled", "measured")
 
 
+SMALL = ["azure-conv-2023", "--limit", "40", "--model", "llama-2-7b", "--cut", "4096"]
+
+
+def test_replay_compares_policies_side_by_side():
+    arguments = ["replay", *SMALL, "--kv-blocks", "512", "--compare", "--prefix-cache"]
+    data = json.loads(succeed(*arguments, "--slo-ttft", "2s", "--timeline", "3", "--json"))
+    policies = [result["pool"]["policy"] for result in data["results"]]
+    assert policies == [*POLICIES, "paged"]
+    assert [result["prefix"] is None for result in data["results"]] == [True] * 4 + [False]
+    assert {result["pool"]["blocks"] for result in data["results"]} == {512}
+    assert {len(result["timeline"]["running"]) for result in data["results"]} == {3}
+    assert all(result["goodput"]["slo"]["first_token"] == 2.0 for result in data["results"])
+    two = json.loads(succeed("replay", *SMALL, "--policy", "paged,contiguous-oracle", "--json"))
+    assert [result["pool"]["policy"] for result in two["results"]] == [
+        "paged",
+        "contiguous-oracle",
+    ]
+    text = succeed(*arguments)
+    for word in ("contiguous", "max", "pow2", "oracle", "prefix", "external", "internal"):
+        assert word in text
+
+
+def test_replay_finds_the_smallest_pool_and_the_highest_rate():
+    data = json.loads(succeed("replay", *SMALL, "--find", "min-memory", "--json"))
+    assert data["find"] == "min-memory"
+    assert data["result"]["pool"]["blocks"] == data["value"]
+    assert data["result"]["preemptions"] == 0
+    arguments = ["replay", *SMALL, "--find", "max-rate", "--slo-ttft", "500ms"]
+    data = json.loads(succeed(*arguments, "--slo-share", "0.9", "--json"))
+    assert data["goal"] == {
+        "slo": {"first_token": 0.5, "per_token": None, "latency": None},
+        "share": 0.9,
+    }
+    assert data["result"]["goodput"]["share"] >= 0.9
+    text = " ".join(succeed(*arguments).split())
+    assert "Largest rate found at which 99 % of the requests meet 500 ms to the first token" in text
+
+
+def test_replay_writes_events_whole(tmp_path):
+    log = tmp_path / "events.jsonl"
+    arguments = ["replay", *SMALL, "--kv-blocks", "300", "--backlog", "--events", str(log)]
+    data = json.loads(succeed(*arguments, "--json"))
+    assert list(tmp_path.iterdir()) == [log]
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    counts = {name: sum(event["event"] == name for event in events) for name in
+              ("arrival", "rejected", "finished", "preempted", "refused")}  # fmt: skip
+    refusals = data["refusals"]
+    assert counts == {
+        "arrival": 40,
+        "rejected": len(data["rejections"]),
+        "finished": data["finished"],
+        "preempted": data["preemptions"],
+        "refused": sum(refusals[name] for name in ("full", "watermark", "fragmented", "slots")),
+    }
+
+
 def test_run_answers_a_prompt():
     arguments = ["run", "smollm2", "What is the capital of France?", "--max-new-tokens", "12"]
     data = json.loads(succeed(*arguments, "--json"))
@@ -110,6 +166,19 @@ def test_run_answers_a_prompt():
         (
             ["replay", *SLICE, "--model", "smollm2", "--plan-log", "/nowhere/log"],
             "plan log /nowhere/log: cannot be written",
+        ),
+        (["replay", *SLICE, "--model", "smollm2", "--find", "peace"], "choose max-rate or"),
+        (["replay", *SLICE, "--model", "smollm2", "--find", "max-rate"], "needs an SLO"),
+        (["replay", *SLICE, "--model", "smollm2", "--slo-ttft", "soon"], "is not a duration"),
+        (["replay", *SLICE, "--model", "smollm2", "--compare", "--events", "x"], "do not go"),
+        (["replay", *SLICE, "--model", "smollm2", "--timeline", "3"], "--timeline goes with"),
+        (["replay", *SLICE, "--model", "smollm2", "--policy", "paged,x"], "unknown policy 'x'"),
+        (["replay", *SLICE, "--model", "smollm2", "--kv-blocks", "0"], "at least 1"),
+        (["replay", *SLICE, "--model", "smollm2", "--order", "lifo"], "unknown order 'lifo'"),
+        (["replay", *SLICE, "--model", "smollm2", "--fit", "worst"], "unknown fit 'worst'"),
+        (
+            ["replay", *SLICE, "--model", "smollm2", "--events", "/nowhere/log"],
+            "event log /nowhere/log: cannot be written",
         ),
         (["run", "smollm2"], "give either a prompt or --trace"),
         (["run", "smollm2", "Hi", "--trace", "x"], "give either a prompt or --trace"),

@@ -1,14 +1,15 @@
 """docs/json.md describes every key that ``--json`` gives, in both languages, and no other."""
 
+import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kvhouse import devices
+from kvhouse import devices, spec
 from kvhouse.demo.paging import POLICIES, Outcome, Setting
 from kvhouse.engine.outputs import Completion, FinishReason
 from kvhouse.engine.traced import TracedRun
@@ -18,8 +19,10 @@ from kvhouse.planner.compare import compare
 from kvhouse.planner.engines.registry import ENGINES
 from kvhouse.planner.report import Questions, report
 from kvhouse.planner.traffic import Traffic
-from kvhouse.replayer import read_trace, replay
+from kvhouse.replayer import SLO, Setup, read_trace
 from kvhouse.replayer.describe import describe
+from kvhouse.replayer.events import Event
+from kvhouse.replayer.find import Goal, find_min_memory
 from kvhouse.replayer.logged import LoggedDrive
 from kvhouse.replayer.traces import TraceStream
 
@@ -106,8 +109,16 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
     """Outputs of each command, by the section that describes them."""
     sized = plan("llama-2-7b", "a10-24g", context=500)
     trace = read_trace("azure-conv-2023", limit=32)
-    figures = replay(trace, "llama-2-7b", "a100-80g", kv_memory=2**33)
+    sharing = Setup(
+        trace, spec.load("llama-2-7b"), devices.get("a100-80g"), 2**33, prefix_cache=True
+    )
+    figures = sharing.drive(slo=SLO(latency=60.0), timeline=2)
     assert figures.rejections
+    found = find_min_memory(
+        Setup(trace, sharing.model, sharing.device), Goal(SLO(latency=60.0), 0.5)
+    )
+    # A search is not asked for a timeline, nor about prefixes.
+    found = replace(found, result=figures)
     drives = {policy: LoggedDrive(figures, "", 0) for policy in POLICIES}
     named = {"model": "", "device": ""}  # which the commands put in front
     too_long = compare(["llama-2-7b"], ["a10-24g", "a100-80g"], context=5000)
@@ -118,6 +129,9 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
             too_long.to_dict(),
         ],
         "kvhouse-replay": [{**named, **figures.to_dict()}],
+        "kvhouse-replay-with-several-policies": [{**named, "results": [figures.to_dict()]}],
+        "kvhouse-replay-with-a-search": [{**named, **found.to_dict()}],
+        "events": [_events(sharing)],
         "kvhouse-trace": [describe(TraceStream("mooncake-conv")).to_dict()],
         "kvhouse-run-with-a-prompt": [asdict(Completion(0, 1, (2,), "", FinishReason.STOP))],
         "kvhouse-run-with-a-trace": [{**named, **TracedRun(figures, 0).to_dict()}],
@@ -125,6 +139,16 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
         "kvhouse-devices": [{"devices": [device.to_dict() for device in devices.listed()]}],
         "kvhouse-demo-paging": [Outcome(Setting(), sized, drives, drives).to_dict()],
     }
+
+
+def _events(setup: Setup) -> dict[str, Any]:
+    """One line with the keys of all."""
+    events: list[Event] = []
+    small = replace(setup, kv_blocks=256, watermark=0.0, as_backlog=True)
+    assert small.drive(on_event=events.append).preemptions
+    lines = [json.loads(event.encode()) for event in events]
+    assert all(list(line)[:4] == ["event", "step", "time", "request"] for line in lines)
+    return {key: value for line in lines for key, value in line.items()}
 
 
 OUTPUTS = outputs()

@@ -16,7 +16,7 @@ from kvhouse.layout import KVLayout
 from kvhouse.replayer.arrivals import SteppedArrivals, TimedArrivals
 from kvhouse.replayer.drive import drive
 from kvhouse.replayer.executor import ModelledExecutor
-from kvhouse.replayer.results import summarise
+from kvhouse.replayer.summary import summarise
 from kvhouse.replayer.traces import TraceRequest
 from kvhouse.spec.model import FullAttention, ModelSpec
 

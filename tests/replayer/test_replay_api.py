@@ -5,7 +5,7 @@ import pytest
 import kvhouse
 from kvhouse.errors import KvhouseError
 from kvhouse.replayer import replay
-from kvhouse.replayer.traces import read_trace
+from kvhouse.replayer.traces import Trace, TraceRequest, read_trace
 
 GIB = 2**30
 
@@ -54,6 +54,72 @@ def test_the_front_door_offers_it():
     assert result.submitted == result.finished + len(result.rejections) == 64
 
 
+def test_a_pool_in_blocks_goes_before_one_in_bytes(trace):
+    """8 GiB are 1,024 blocks of 16 tokens of 512 KiB."""
+    options = {"max_length": 4096, "as_backlog": True}
+    in_bytes = replay(trace, "llama-2-7b", "a100-80g", kv_memory=8 * GIB, **options)
+    in_blocks = replay(trace, "llama-2-7b", "a100-80g", kv_memory=GIB, kv_blocks=1024, **options)
+    assert in_blocks == in_bytes
+    # Weights that do not fit matter no more: the blocks are what an engine has.
+    assert replay(trace, "llama-2-70b", "l4", kv_blocks=2000, **options).pool.blocks == 2000
+
+
+def test_prefixes_of_the_trace_are_found_again():
+    """Against what a set of the ids seen so far would find in a pool that forgets nothing."""
+    traffic = read_trace("mooncake-conv", scale_rate=0.01)  # so that nobody waits
+    seen, repeated = set(), 0
+    for request in traffic.requests:
+        ids = request.hash_ids[: (request.prompt_tokens - 1) // 512]
+        repeated += next((i for i, name in enumerate(ids) if name not in seen), len(ids))
+        seen |= set(request.hash_ids)
+    options = {"kv_blocks": 10**5, "block_size": 512, "max_length": 131_072}
+    cached = replay(traffic, "llama-3.1-8b", "a100-80g", prefix_cache=True, **options)
+    plain = replay(traffic, "llama-3.1-8b", "a100-80g", **options)
+    assert plain.prefix is None
+    assert cached.prefix.blocks == repeated > 0
+    assert cached.prefix.tokens == repeated * 512 == cached.reused_tokens
+    assert plain.computed_tokens - cached.computed_tokens == cached.reused_tokens
+    assert cached.first_token_seconds.mean < plain.first_token_seconds.mean
+
+
+def test_orders_by_priority_and_by_length():
+    """One at a time: who is second is the order's doing."""
+    requests = [
+        TraceRequest(0.0, 400, 4),
+        TraceRequest(0.0, 300, 4, priority=2),
+        TraceRequest(0.0, 100, 4, priority=3),
+        TraceRequest(0.0, 200, 4, priority=1),
+    ]
+    trace, options = Trace("toy", requests), {"max_running": 1, "kv_memory": GIB}
+
+    def ended(order):
+        records = []
+        replay(trace, "llama-2-7b", "l4", order=order, on_ended=records.append, **options)
+        return [record.prompt_tokens for record in records]
+
+    assert ended("fcfs") == [400, 300, 100, 200]
+    assert ended("priority") == [400, 200, 300, 100]
+    assert ended("shortest") == [100, 200, 300, 400]
+
+
+def test_prefill_first_never_decodes_beside_a_prompt(trace):
+    prompts = [request.prompt_tokens for request in trace.requests]  # by id: none is rejected
+
+    def mixing_steps(prefill_first):
+        plans = []
+        result = replay(
+            trace, "llama-2-7b", "a100-80g", prefill_first=prefill_first, kv_memory=20 * GIB,
+            as_backlog=True, max_length=4096, on_plan=plans.append,
+        )  # fmt: skip
+        assert result.scenario["prefill_first"] is prefill_first
+        assert result.preemptions == len(result.rejections) == 0
+        kinds = ({row.first < prompts[row.request] for row in plan.rows} for plan in plans)
+        return sum(len(kind) == 2 for kind in kinds)
+
+    assert mixing_steps(False) > 0
+    assert mixing_steps(True) == 0
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -68,6 +134,10 @@ def test_the_front_door_offers_it():
         ({"token_budget": 0}, "token_budget 0"),
         ({"block_size": 0}, "block size 0"),
         ({"watermark": 1.5}, "watermark 1.5"),
+        ({"kv_blocks": 0}, "a pool has at least 1"),
+        ({"order": "longest"}, "unknown order 'longest'"),
+        ({"prefix_cache": True, "policy": "contiguous"}, "only paged memory can share"),
+        ({"timeline": 0}, "a timeline of 0 points"),
     ],
 )
 def test_impossible_input(change, reason):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kvhouse.units import parse_bytes
+from kvhouse.units import parse_bytes, parse_seconds
 
 Model = Annotated[
     str,
@@ -41,9 +41,7 @@ MaxLength = Annotated[
         "By default the model's limit.",
     ),
 ]
-KvFormat = Annotated[
-    str, typer.Option("--kv-format", help="bf16, fp16, fp32, or with scales fp8, int8, int4.")
-]
+KvFormat = Annotated[str, typer.Option("--kv-format", help="bf16, fp16, fp32, fp8, int8 or int4.")]
 WeightDtype = Annotated[
     str | None,
     typer.Option(
@@ -65,6 +63,86 @@ Policy = Annotated[
         help="paged: blocks as needed. One run of memory for each: contiguous-max (or contiguous) "
         "for --max-length, contiguous-pow2 for the output rounded up, contiguous-oracle for what "
         "it will be."
+    ),
+]
+Policies = Annotated[
+    str | None,
+    typer.Option(
+        "--policy",
+        metavar="NAME[,NAME]",
+        help="paged (the default): blocks as needed. contiguous-max: --max-length reserved for "
+        "each. contiguous-pow2: its output rounded up to a power of two. contiguous-oracle: its "
+        "true length. Several are compared.",
+    ),
+]
+Fit = Annotated[
+    str,
+    typer.Option(
+        help="How contiguous policies look for a run: first or best that is long enough, or "
+        "buddy, which rounds to a power of two of blocks."
+    ),
+]
+KvBlocks = Annotated[
+    int | None,
+    typer.Option(
+        "--kv-blocks",
+        metavar="N",
+        help="Blocks of the pool, as an engine's log names them; goes before --kv-memory.",
+    ),
+]
+PrefixCache = Annotated[
+    bool,
+    typer.Option(
+        "--prefix-cache",
+        help="Share the blocks of prefixes that the trace names; with --compare, paged both "
+        "without and with it.",
+    ),
+]
+Order = Annotated[
+    str, typer.Option(help="Who goes first: fcfs, priority (lower first) or shortest.")
+]
+PrefillFirst = Annotated[
+    bool,
+    typer.Option("--prefill-first", help="Let decoding wait while any prompt is to be computed."),
+]
+SloTtft = Annotated[
+    str | None,
+    typer.Option("--slo-ttft", metavar="TIME", help="SLO: time to first token, such as 1s."),
+]
+SloTpot = Annotated[
+    str | None,
+    typer.Option("--slo-tpot", metavar="TIME", help="SLO: time per output token, such as 50ms."),
+]
+SloLatency = Annotated[
+    str | None,
+    typer.Option("--slo-latency", metavar="TIME", help="SLO: arrival to last token."),
+]
+SloShare = Annotated[
+    float,
+    typer.Option("--slo-share", help="With --find: share of the requests that must meet the SLO."),
+]
+Timeline = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="With --json: the pool over time, as means of N equal bins."),
+]
+Compare = Annotated[
+    bool,
+    typer.Option("--compare", help="Drive several policies, all four by default, side by side."),
+]
+Find = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHAT",
+        help="max-rate: the highest rate of arrivals that meets the SLO. min-memory: the fewest "
+        "blocks that do, or without an SLO, with which no request is rejected or preempted.",
+    ),
+]
+Events = Annotated[
+    str | None,
+    typer.Option(
+        "--events",
+        metavar="FILE",
+        help="Write everything that happens to a request as a line of JSON.",
     ),
 ]
 Limit = Annotated[
@@ -127,3 +205,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON with stable key
 def size(text: str | None) -> int | None:
     """The bytes that a size option names, if it was given."""
     return None if text is None else parse_bytes(text)
+
+
+def seconds(text: str | None) -> float | None:
+    """The seconds that an option names, if it was given."""
+    return None if text is None else parse_seconds(text)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from kvhouse.errors import KvhouseError
 
-if TYPE_CHECKING:
-    from kvhouse.core.step import StepPlan
+
+class Encodable(Protocol):
+    """What is written as one line: a step plan, an event."""
+
+    def encode(self) -> bytes:
+        """The line, its end included."""
+        ...
 
 
 def print_json(data: dict[str, Any]) -> None:
@@ -20,10 +25,10 @@ def print_json(data: dict[str, Any]) -> None:
 
 
 @contextmanager
-def progress(label: str, total: int) -> Iterator[Callable[[object], None]]:
+def progress(label: str, total: int | None) -> Iterator[Callable[[object], None]]:
     """A progress bar on stderr while the block runs; call what it yields once for each item.
 
-    There is none where stderr is not a terminal.
+    ``total`` is None where nobody knows it. There is no bar where stderr is not a terminal.
     """
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
@@ -38,8 +43,12 @@ def progress(label: str, total: int) -> Iterator[Callable[[object], None]]:
 
 
 @contextmanager
-def plan_log(path: str | None) -> Iterator[Callable[[StepPlan], None] | None]:
-    """A sink for step plans that becomes ``path`` when the block ends well.
+def line_log(path: str | None, what: str) -> Iterator[Callable[[Encodable], None] | None]:
+    """A sink for lines that becomes ``path`` when the block ends well; None without a path.
+
+    Args:
+        path: The file.
+        what: What an error calls it.
 
     Raises:
         KvhouseError: The file cannot be written.
@@ -49,23 +58,28 @@ def plan_log(path: str | None) -> Iterator[Callable[[StepPlan], None] | None]:
         return
     target = Path(path)
     if not target.name or (target.exists() and not target.is_file()):
-        raise KvhouseError(f"plan log {path!r}: is no name for a file")
+        raise KvhouseError(f"{what} {path!r}: is no name for a file")
     partial = target.with_name(f".{target.name[:200]}.partial")
     try:
         file = partial.open("wb")
     except OSError as error:
-        raise KvhouseError(f"plan log {path}: cannot be written: {error.strerror}") from None
+        raise KvhouseError(f"{what} {path}: cannot be written: {error.strerror}") from None
     try:
         with file:
 
-            def write(plan: StepPlan) -> None:
+            def write(line: Encodable) -> None:
                 try:
-                    file.write(plan.encode())
+                    file.write(line.encode())
                 except OSError as error:
-                    reason = f"plan log {path}: cannot be written: {error.strerror}"
+                    reason = f"{what} {path}: cannot be written: {error.strerror}"
                     raise KvhouseError(reason) from None
 
             yield write
         partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def plan_log(path: str | None) -> AbstractContextManager[Callable[[Encodable], None] | None]:
+    """A log of step plans."""
+    return line_log(path, "plan log")

@@ -2,20 +2,56 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvhouse.cli import options
-from kvhouse.cli.output import plan_log, print_json, progress
+from kvhouse.cli.output import line_log, plan_log, print_json, progress
+from kvhouse.errors import KvhouseError
+
+if TYPE_CHECKING:
+    from kvhouse.replayer import SLO, Setup
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is replayed, and how it is shown."""
+
+    setup: Setup
+    model: str
+    device: str
+    slo: SLO | None
+    timeline: int | None
+    as_json: bool
+
+    @property
+    def requests(self) -> int:
+        """Requests of the trace."""
+        return len(self.setup.trace.requests)
+
+    @property
+    def title(self) -> str:
+        """The traffic and the device in words."""
+        return f"{self.requests:,} requests of {self.setup.trace.name} on {self.device}"
 
 
 def replay_command(
     trace: options.Trace,
     model: Annotated[str, typer.Option(help="Catalogue name, directory, config or GGUF file.")],
     device: options.Device = "a100-80g",
-    policy: options.Policy = "paged",
+    policy: options.Policies = None,
+    fit: options.Fit = "first",
     kv_memory: options.KvMemory = None,
+    kv_blocks: options.KvBlocks = None,
+    prefix_cache: options.PrefixCache = False,
+    compare: options.Compare = False,
+    find: options.Find = None,
+    slo_ttft: options.SloTtft = None,
+    slo_tpot: options.SloTpot = None,
+    slo_latency: options.SloLatency = None,
+    slo_share: options.SloShare = 0.99,
     limit: options.Limit = None,
     scale_lengths: options.ScaleLengths = 1.0,
     scale_rate: options.ScaleRate = 1.0,
@@ -31,8 +67,12 @@ def replay_command(
     block_size: options.BlockSize = 16,
     token_budget: options.TokenBudget = 2048,
     max_running: options.MaxRunning = 256,
+    order: options.Order = "fcfs",
+    prefill_first: options.PrefillFirst = False,
     watermark: options.Watermark = 0.05,
     utilization: options.Utilization = 0.9,
+    timeline: options.Timeline = None,
+    events_file: options.Events = None,
     plan_log_file: options.PlanLog = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -41,10 +81,24 @@ def replay_command(
     Times are roofline floors. Bytes are exact; so are admissions and preemptions with --backlog,
     and otherwise they follow the modelled times.
 
-    Example: kvhouse replay azure-conv-2023 --model llama-2-7b --kv-memory 8GiB
-    """
-    from kvhouse.replayer import read_trace, replay
+    Example: kvhouse replay azure-conv-2023 --model llama-2-7b --kv-memory 8GiB --compare
 
+    Example: kvhouse replay azure-conv-2023 --model llama-2-7b --find max-rate --slo-ttft 1s
+    """
+    policies = None if policy is None else policy.split(",")
+    several = compare or (policies is not None and len(policies) > 1)
+    if find not in (None, "max-rate", "min-memory"):
+        raise KvhouseError(f"--find {find}: choose max-rate or min-memory")
+    if (several or find) and (events_file or plan_log_file or (several and find)):
+        raise KvhouseError("--events, --plan-log, --find and a comparison do not go together")
+    if timeline is not None and (find or not as_json):
+        raise KvhouseError("--timeline goes with --json and without --find")
+
+    from kvhouse import devices, spec
+    from kvhouse.replayer import SLO, Setup, read_trace
+
+    limits = [options.seconds(text) for text in (slo_ttft, slo_tpot, slo_latency)]
+    slo = SLO(*limits) if any(limits) else None
     traffic = read_trace(
         trace,
         limit=limit,
@@ -56,30 +110,91 @@ def replay_command(
         sample=sample,
         seed=sample_seed,
     )
-    with plan_log(plan_log_file) as on_plan, progress("replay", len(traffic.requests)) as on_ended:
-        result = replay(
-            traffic,
-            model,
-            device,
-            kv_memory=options.size(kv_memory),
-            policy=policy,
-            kv_format=kv_format,
-            weight_dtype=weight_dtype,
-            block_size=block_size,
-            max_length=max_length,
-            token_budget=token_budget,
-            max_running=max_running,
-            watermark=watermark,
-            utilization=utilization,
-            as_backlog=backlog,
+    setup = Setup(
+        traffic,
+        spec.load(model),
+        devices.get(device),
+        kv_memory=options.size(kv_memory),
+        kv_blocks=kv_blocks,
+        policy=policies[0] if policies else "paged",
+        fit=fit,
+        prefix_cache=prefix_cache,
+        kv_format=kv_format,
+        weight_dtype=weight_dtype,
+        block_size=block_size,
+        max_length=max_length,
+        token_budget=token_budget,
+        max_running=max_running,
+        order=order,
+        prefill_first=prefill_first,
+        watermark=watermark,
+        utilization=utilization,
+        as_backlog=backlog,
+    )
+    asked = _Asked(setup, model, device, slo, timeline, as_json)
+    if find:
+        _find(asked, find, slo_share)
+    elif several:
+        _compare(asked, policies)
+    else:
+        _replay(asked, events_file, plan_log_file)
+
+
+def _replay(asked: _Asked, events_file: str | None, plan_log_file: str | None) -> None:
+    """One drive."""
+    with (
+        plan_log(plan_log_file) as on_plan,
+        line_log(events_file, "event log") as on_event,
+        progress("replay", asked.requests) as on_ended,
+    ):
+        result = asked.setup.drive(
+            slo=asked.slo,
+            timeline=asked.timeline,
             on_ended=on_ended,
             on_plan=on_plan,
+            on_event=on_event,
         )
-    if as_json:
-        print_json({"model": model, "device": device, **result.to_dict()})
+    if asked.as_json:
+        print_json({"model": asked.model, "device": asked.device, **result.to_dict()})
         return
     from rich.console import Console
 
     from kvhouse.views.replay import show_results
 
-    show_results(Console(), f"{len(traffic.requests):,} requests of {trace} on {device}", [result])
+    show_results(Console(), asked.title, [result])
+
+
+def _compare(asked: _Asked, policies: list[str] | None) -> None:
+    """Several policies, one column each."""
+    from kvhouse.core.policy import POLICIES
+    from kvhouse.replayer.compare import compare, variants
+
+    setups = variants(asked.setup, policies or POLICIES)
+    with progress("replays", asked.requests * len(setups)) as on_ended:
+        results = compare(setups, slo=asked.slo, timeline=asked.timeline, on_ended=on_ended)
+    if asked.as_json:
+        figures = [result.to_dict() for result in results]
+        print_json({"model": asked.model, "device": asked.device, "results": figures})
+        return
+    from rich.console import Console
+
+    from kvhouse.views.replay import show_results
+
+    show_results(Console(), asked.title, results)
+
+
+def _find(asked: _Asked, what: str, share: float) -> None:
+    """A search, with every replay that it took."""
+    from kvhouse.replayer.find import Goal, find_max_rate, find_min_memory
+
+    search = find_max_rate if what == "max-rate" else find_min_memory
+    with progress(what, None) as on_ended:
+        found = search(asked.setup, Goal(asked.slo, share), on_ended=on_ended)
+    if asked.as_json:
+        print_json({"model": asked.model, "device": asked.device, **found.to_dict()})
+        return
+    from rich.console import Console
+
+    from kvhouse.views.find import show_found
+
+    show_found(Console(), asked.title, found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 
@@ -20,10 +20,18 @@ class CachedPool:
 
     A block whose content is known keeps it while it is free, until it is taken for something
     else: the least recently freed goes first. Blocks without content go before all others.
+
+    Args:
+        blocks: Number of blocks.
+        groups: Number of groups of layers that take them.
+        on_evicted: Told of each block that is taken for something else, and its content.
     """
 
-    def __init__(self, blocks: int, groups: int) -> None:
+    def __init__(
+        self, blocks: int, groups: int, on_evicted: Callable[[int, Content], None] | None = None
+    ) -> None:
         self.blocks = blocks
+        self._on_evicted = on_evicted
         #: Holders of each block.
         self.references = [0] * blocks
         #: For each group, the blocks with several holders, and those holders less one each.
@@ -79,6 +87,8 @@ class CachedPool:
             if content is not None:
                 del self._index[content]
                 self._cached -= 1
+                if self._on_evicted:
+                    self._on_evicted(block, content)
         return taken
 
     def give_back(self, ids: Sequence[int]) -> None:
@@ -93,11 +103,27 @@ class CachedPool:
             else:
                 self._free.move_to_end(block, last=False)
 
-    def seal(self, block: int, content: Content) -> None:
-        """Index a full block; where the content is there already, the older block stays."""
-        if content not in self._index and block not in self._contents:
-            self._index[content] = block
-            self._contents[block] = content
+    def seal(self, block: int, content: Content) -> bool:
+        """Index a full block; where the content is there already, the older block stays.
+
+        Returns:
+            Whether the block is what was indexed.
+        """
+        if content in self._index or block in self._contents:
+            return False
+        self._index[content] = block
+        self._contents[block] = content
+        return True
+
+    def forget(self, content: Content) -> None:
+        """Make a content unfindable, if it is there; no more than one may hold its block."""
+        block = self._index.pop(content, None)
+        if block is None:
+            return
+        del self._contents[block]
+        if not self.references[block]:
+            self._cached -= 1
+            self._free.move_to_end(block, last=False)
 
     def unusable(self, count: int) -> int:
         """None: enough free blocks can always be given, wherever they lie."""

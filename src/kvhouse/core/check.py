@@ -10,6 +10,7 @@ from kvhouse.core.memory import KVMemory
 from kvhouse.core.policy import PAGED
 from kvhouse.core.queue import get_order
 from kvhouse.core.request import Request, RequestState
+from kvhouse.core.tier import Tier
 
 if TYPE_CHECKING:
     from kvhouse.core.scheduler import Scheduler
@@ -30,6 +31,9 @@ def check(scheduler: Scheduler) -> None:
     for request in scheduler.running:
         _check_running(request, scheduler.memory)
     _check_ledger(scheduler)
+    if scheduler.memory.tiers:
+        for tier in scheduler.memory.tiers:
+            _check_tier(tier, scheduler.under_way)
 
 
 def _require(holds: bool, rule: str) -> None:
@@ -74,6 +78,11 @@ def _check_references(memory: KVMemory, held: Counter[int]) -> None:
         "a block's references are the tables that it stands in",
     )
     _require(all(pool.content(block) for block in several), "a shared block is sealed")
+    contents = [(block, pool.content(block)) for block in range(memory.total_blocks)]
+    _require(
+        all(pool.find(content) == block for block, content in contents if content),
+        "what a block holds is found there",
+    )
     _require(
         pool.cached_blocks == sum(pool.content(block) is not None for block in pool.free_ids()),
         "the count of cached blocks is the number of free blocks with content",
@@ -94,7 +103,9 @@ def _check_queues(scheduler: Scheduler) -> None:
     _require(not set(running) & set(waiting), "no request both runs and waits")
     keys = [get_order(scheduler.config.order)(request) for request in scheduler.running]
     _require(keys == sorted(keys), "running requests stand in their order")
-    if scheduler.config.order == "fcfs":
+    # What could not be loaded sends a request back past others.
+    passed = any(request.setbacks for request in scheduler.waiting)
+    if scheduler.config.order == "fcfs" and not passed:
         _require(running + waiting == sorted(running + waiting), "the older run before the younger")
     for request in scheduler.waiting:
         _require(request.state is RequestState.WAITING, f"request {request.id} is waiting")
@@ -116,6 +127,26 @@ def _check_running(request: Request, memory: KVMemory) -> None:
         _require(
             table.first <= oldest and table.group.end_block(written) <= table.end,
             f"request {request.id} writes and reads only its own blocks",
+        )
+
+
+def _check_tier(tier: Tier, under_way: bool) -> None:
+    name = tier.config.name
+    contents = dict(tier)
+    _require(
+        sorted([*contents.values(), *tier.free_slots]) == list(range(tier.capacity)),
+        f"every slot of tier {name} is free or holds one content",
+    )
+    _require(
+        len(tier.ranked) == len(contents) and set(tier.ranked) == set(contents),
+        f"the replacement of tier {name} ranks what is there",
+    )
+    if not under_way:
+        done = tier.counters
+        _require(not tier.pinned, f"between steps tier {name} has no pins")
+        _require(
+            done.stored - done.evicted - done.dropped == len(contents),
+            f"what tier {name} holds was stored and neither evicted nor dropped",
         )
 
 

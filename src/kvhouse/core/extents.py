@@ -7,10 +7,17 @@ from collections.abc import Sequence
 
 
 class ExtentPool:
-    """Hands out runs of consecutive blocks, first fit, and joins freed neighbours again."""
+    """Hands out runs of consecutive blocks, and joins freed neighbours again.
 
-    def __init__(self, blocks: int) -> None:
+    Args:
+        blocks: Blocks in the pool.
+        best: Take from the shortest free run that is long enough (best fit), the first of equal
+            ones, and not from the first (first fit).
+    """
+
+    def __init__(self, blocks: int, *, best: bool = False) -> None:
         self.blocks = blocks
+        self._best = best
         self.free_blocks = blocks
         self._starts = [0] if blocks else []
         self._lengths = [blocks] if blocks else []
@@ -26,13 +33,15 @@ class ExtentPool:
         ]
 
     def take(self, count: int) -> list[int] | None:
-        """Take the first run of ``count`` consecutive blocks, or nothing and return None."""
+        """Take a run of ``count`` consecutive blocks, or nothing and return None."""
         if not count:
             return []
-        for index, length in enumerate(self._lengths):
-            if length >= count:
-                return self._cut(index, count)
-        return None
+        fitting = (index for index, length in enumerate(self._lengths) if length >= count)
+        if self._best:
+            index = min(fitting, key=self._lengths.__getitem__, default=None)
+        else:
+            index = next(fitting, None)
+        return None if index is None else self._cut(index, count)
 
     def _cut(self, index: int, count: int) -> list[int]:
         start = self._starts[index]

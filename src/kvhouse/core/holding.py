@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvhouse.core.step import BlockTable
@@ -38,6 +39,8 @@ class Holding:
     Attributes:
         tables: One for each group.
         slot: Where its state lies; None where there is none.
+        reused: Tokens that were in the pool already when it was admitted.
+        loaded: Tokens that were loaded from tiers then.
         room: Tokens that every table has blocks for.
         passes: Computed tokens from which on a block lies out of reach.
         shown: The tables and their starts, as rows carry them.
@@ -46,6 +49,8 @@ class Holding:
 
     tables: tuple[GroupTable, ...]
     slot: int | None
+    reused: int = 0
+    loaded: int = 0
     room: int = 0
     passes: int = 0
     shown: tuple[tuple[BlockTable, ...], tuple[int, ...]] = ((), ())
@@ -65,3 +70,27 @@ class Holding:
             if group.reach.tokens:
                 passes = min(passes, group.passed_at(table.first))
         self.room, self.passes, self.shown_for = room, passes, -1
+
+
+def deal(
+    groups: Sequence[LayerGroup],
+    firsts: Sequence[int],
+    there: Sequence[list[int]],
+    counts: list[int],
+    blocks: list[int],
+) -> tuple[GroupTable, ...]:
+    """A table for each group: what is there already, and its share of what was taken.
+
+    Args:
+        groups: The groups of layers.
+        firsts: The index of each group's first block that is there; empty where none is.
+        there: Each group's blocks that are there.
+        counts: How many each group takes beside them.
+        blocks: What was taken, for all groups together.
+    """
+    tables, at = [], 0
+    for number, (group, count) in enumerate(zip(groups, counts, strict=True)):
+        first, found = (firsts[number], there[number]) if firsts else (0, [])
+        tables.append(GroupTable(group, first, [*found, *blocks[at : at + count]]))
+        at += count
+    return tuple(tables)

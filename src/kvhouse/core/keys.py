@@ -55,6 +55,30 @@ class TokenKeys:
         return self._keys[index]
 
 
+class OwnKeys:
+    """Keys of one request's blocks for itself alone, where no other keys say what they hold.
+
+    With them a request that lost its memory finds again what it had computed.
+
+    Args:
+        request: The request's id.
+        shared: Keys that others may have too; they come first.
+    """
+
+    def __init__(self, request: int, shared: BlockKeys | None = None) -> None:
+        self._request = request
+        self._shared = shared
+
+    def key(self, index: int) -> Hashable:
+        """The shared key of block ``index``, or its own."""
+        key = self._shared.key(index) if self._shared else None
+        return self.own(index) if key is None else key
+
+    def own(self, index: int) -> Hashable:
+        """The key that no other request has."""
+        return "own", self._request, index
+
+
 class PrefixIdKeys:
     """Keys from a trace that names the content of its prompts' blocks.
 

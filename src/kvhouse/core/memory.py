@@ -6,15 +6,27 @@ policies changes only how memory is handed out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from kvhouse.core.blocks import BlockPool
-from kvhouse.core.holding import GroupTable, Holding
-from kvhouse.core.policy import DEFAULT_WATERMARK, PAGED, Placement, get_policy
+from kvhouse.core.holding import GroupTable, Holding, deal
+from kvhouse.core.keys import BlockKeys
+from kvhouse.core.match import NO_MATCH
+from kvhouse.core.policy import (
+    DEFAULT_WATERMARK,
+    FIRST_FIT,
+    PAGED,
+    Placement,
+    get_fit,
+    get_policy,
+)
 from kvhouse.core.pools import Pool, make_pool
+from kvhouse.core.refusal import Refusal
 from kvhouse.core.request import Request
-from kvhouse.core.sharing import NO_MATCH, Match, PrefixSharing
-from kvhouse.core.step import BlockTable
+from kvhouse.core.sharing import PrefixSharing
+from kvhouse.core.step import BlockTable, Move, StepResult, Transfer
+from kvhouse.core.tier import TierConfig
+from kvhouse.core.tiers import LoadRule, Tiers, always
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout, PoolSize
 
@@ -22,41 +34,18 @@ from kvhouse.layout import KVLayout, PoolSize
 MOST_BLOCKS = 2**24
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why the request at the head of the queue got no memory.
-
-    Attributes:
-        request: Its id.
-        needed: Blocks that it asked for.
-        free: Blocks that nobody holds.
-        held_back: Free blocks that the watermark keeps.
-        fragmented: Whether enough blocks are free, but not in one run.
-        no_slot: Whether no slot for its state is free.
-    """
-
-    request: int
-    needed: int
-    free: int
-    held_back: int
-    fragmented: bool
-    no_slot: bool = False
-
-
 class KVMemory:
     """The pool and what the requests hold of it."""
 
     def __init__(
-        self, placement: Placement, size: PoolSize, watermark: float, *, share: bool
+        self, placement: Placement, size: PoolSize, watermark: float, sharing: PrefixSharing | None
     ) -> None:
         self.placement = placement
         self.layout: KVLayout = placement.layout
         self.size = size
-        self.sharing: PrefixSharing | None = None
-        if share:
-            self.sharing = PrefixSharing(self.layout, size.blocks)
+        self.sharing = sharing
         self.pool: Pool = (
-            self.sharing.pool if self.sharing else make_pool(placement.policy, size.blocks)
+            sharing.pool if sharing else make_pool(placement.policy, size.blocks, placement.fit)
         )
         self.slots = BlockPool(size.slots)
         #: Blocks that an admission must leave free while others run.
@@ -82,6 +71,15 @@ class KVMemory:
     def free_blocks(self) -> int:
         """Blocks that nobody holds."""
         return self.pool.free_blocks
+
+    @property
+    def tiers(self) -> Tiers | None:
+        """What lies below the pool."""
+        return self.sharing.tiers if self.sharing else None
+
+    def keys_for(self, request: int, keys: BlockKeys | None) -> BlockKeys | None:
+        """The keys by which a request's blocks can be found here, from those it came with."""
+        return self.sharing.keys_for(request, keys) if self.sharing else keys
 
     @property
     def holders(self) -> tuple[int, ...]:
@@ -126,12 +124,16 @@ class KVMemory:
     def admit(self, request: Request, *, alone: bool) -> Refusal | None:
         """Give a request its first blocks and its slot; a refusal changes nothing.
 
-        What a prefix in the pool already holds is taken up, and counts as computed. The watermark
-        does not count for a request that is ``alone``: nothing else could grow.
+        What is there of a prefix already, in the pool or in a tier that it pays to load from, is
+        taken up and counts as computed. The watermark does not count for a request that is
+        ``alone``: nothing else could grow.
         """
         match = self.sharing.match(request) if self.sharing else NO_MATCH
-        counts = self._counts_to_admit(request, match)
-        needed = sum(counts)
+        tokens = self.placement.tokens_to_admit(
+            request.known, request.prompt_tokens, request.max_new_tokens
+        )
+        counts = match.beside(self.layout.groups, tokens, self.placement.in_flight)
+        needed = sum(counts) + match.loads
         held_back = 0 if alone else self.held_back
         no_slot = self.layout.slot_bytes > 0 and not self.slots.free_blocks
         blocks = None
@@ -144,40 +146,17 @@ class KVMemory:
             return Refusal(
                 request.id, needed + match.free, self.free_blocks, held_back, fragmented, no_slot
             )
-        tables = self._first_tables(match, counts, blocks)
+        there = self.sharing.load(match, blocks[: match.loads]) if self.sharing else ()
+        tables = deal(self.layout.groups, match.firsts, there, counts, blocks[match.loads :])
         slots = self.slots.take(1) if self.layout.slot_bytes else None
-        holding = Holding(tables, slots[0] if slots else None)
+        loaded = match.tokens - match.reused
+        holding = Holding(tables, slots[0] if slots else None, match.reused, loaded)
         holding.renew()
         self._holdings[request.id] = holding
         request.computed = match.tokens
-        request.reused += match.tokens
+        request.reused += match.reused
+        request.loaded += loaded
         return None
-
-    def _first_tables(
-        self, match: Match, counts: list[int], blocks: list[int]
-    ) -> tuple[GroupTable, ...]:
-        """Deal what was taken at admission out to the groups, behind what was found."""
-        tables, at = [], 0
-        for number, count in enumerate(counts):
-            first, found = (match.firsts[number], match.blocks[number]) if match.tokens else (0, [])
-            group = self.layout.groups[number]
-            tables.append(GroupTable(group, first, [*found, *blocks[at : at + count]]))
-            at += count
-        return tuple(tables)
-
-    def _counts_to_admit(self, request: Request, match: Match) -> list[int]:
-        """Blocks that each group takes from the pool, beside those of a shared prefix."""
-        tokens = self.placement.tokens_to_admit(
-            request.known, request.prompt_tokens, request.max_new_tokens
-        )
-        counts = []
-        for number, group in enumerate(self.layout.groups):
-            count = group.blocks_for(tokens, self.placement.in_flight)
-            if match.tokens:
-                ends = group.end_block(tokens) - match.tokens // group.block_size
-                count = min(ends, count - len(match.blocks[number]))
-            counts.append(count)
-        return counts
 
     def grow(self, request: Request, tokens: int) -> bool:
         """Make room for ``tokens`` tokens in all, and let go of what is out of reach by then.
@@ -237,8 +216,36 @@ class KVMemory:
             for index in range(first // size, (first + count) // size):
                 self.sharing.seal(request, number, index, table.ids[index - table.first])
 
+    def give_up(self, request: Request) -> None:
+        """Take an admission back whose loads failed, so that nothing of it counts."""
+        holding = self._holdings[request.id]
+        request.reused -= holding.reused
+        request.loaded -= holding.loaded
+        self.release(request.id)
+
+    def end(self, request: Request) -> None:
+        """Free what a request holds that has ended, and forget what only it could ask for."""
+        self.release(request.id)
+        if self.sharing:
+            self.sharing.end(request)
+
+    def begin_step(self) -> None:
+        """Prepare for a step to be planned: what became known may have to be stored."""
+        if self.sharing:
+            self.sharing.begin()
+
+    @property
+    def transfers(self) -> tuple[tuple[Transfer, ...], tuple[Transfer, ...], tuple[Move, ...]]:
+        """The loads, stores and moves that the step being planned needs."""
+        return self.tiers.transfers if self.tiers else ((), (), ())
+
+    def end_step(self, result: StepResult) -> None:
+        """Take in which transfers of a step failed, when nobody holds what was not loaded."""
+        if self.sharing:
+            self.sharing.settle(result)
+
     def release(self, request: int) -> None:
-        """Free everything that a request holds."""
+        """Free everything that a request holds; what others or it may take up stays known."""
         holding = self._holdings.pop(request)
         self.pool.give_back(holding.blocks())
         if holding.slot is not None:
@@ -254,6 +261,9 @@ def make_memory(
     *,
     in_flight: int | None = None,
     share: bool = False,
+    tiers: Sequence[TierConfig] = (),
+    pays: LoadRule = always,
+    fit: str = FIRST_FIT,
 ) -> KVMemory:
     """Build the memory of a placement policy.
 
@@ -266,11 +276,14 @@ def make_memory(
         in_flight: The most tokens that one step computes for a request; by default
             ``max_length``.
         share: Whether requests share the blocks of equal prefixes; ``paged`` only.
+        tiers: Memory below the pool, the one next below it first; ``paged`` only.
+        pays: Whether to load from them what could be computed again; by default always.
+        fit: How contiguous policies look for a run, one of ``FITS``.
 
     Raises:
-        UnsupportedModel: Prefixes of this model cannot be shared.
-        KvhouseError: The pool can hold nothing, or is too large, no such policy, one that cannot
-            share, or a watermark out of range.
+        UnsupportedModel: Prefixes of this model cannot be shared, or its blocks not be stored.
+        KvhouseError: The pool or a tier can hold nothing, or is too large, no such policy or fit,
+            a policy that can neither share nor store, or a watermark out of range.
     """
     size = PoolSize(size) if isinstance(size, int) else size
     layout.require(size)
@@ -280,7 +293,18 @@ def make_memory(
                 f"a pool of {count:,} {what} is more than the {MOST_BLOCKS:,} that kvhouse "
                 "tracks: give less KV memory or larger blocks"
             )
-    placement = Placement(get_policy(policy), layout, max_length, in_flight or max_length)
+    placement = Placement(
+        get_policy(policy), layout, max_length, in_flight or max_length, get_fit(fit)
+    )
     if share and placement.policy != PAGED:
         raise KvhouseError(f"policy {placement.policy}: only paged memory can share prefixes")
-    return KVMemory(placement, size, watermark, share=share)
+    if tiers and placement.policy != PAGED:
+        raise KvhouseError(
+            f"policy {placement.policy}: only paged memory can have tiers below it, since a "
+            "contiguous request is given its memory as one run and not block by block"
+        )
+    sharing = None
+    if share or tiers:
+        below = Tiers(tiers, layout, pays) if tiers else None
+        sharing = PrefixSharing(layout, size.blocks, below, share=share)
+    return KVMemory(placement, size, watermark, sharing)

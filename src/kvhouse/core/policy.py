@@ -21,6 +21,10 @@ CONTIGUOUS_ORACLE = "contiguous-oracle"
 #: Every placement policy, the most wasteful first.
 POLICIES = (CONTIGUOUS_MAX, CONTIGUOUS_POW2, CONTIGUOUS_ORACLE, PAGED)
 
+#: How a contiguous pool looks for a run: the first or the shortest that is long enough, or by
+#: the buddy system (Knowlton 1965), as Kwon et al. assume for Orca.
+FIRST_FIT, BEST_FIT, BUDDY = FITS = ("first", "best", "buddy")
+
 #: Short for the policy that is meant where nothing else is said.
 _SHORT = {"contiguous": CONTIGUOUS_MAX}
 
@@ -40,6 +44,17 @@ def get_policy(name: str) -> str:
     return policy
 
 
+def get_fit(name: str) -> str:
+    """The fit of that name.
+
+    Raises:
+        KvhouseError: No such fit; the message lists those there are.
+    """
+    if name not in FITS:
+        raise KvhouseError(f"unknown fit {name!r}: choose one of {', '.join(FITS)}")
+    return name
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """What a policy gives a request of one layout, and what it keeps free.
@@ -49,12 +64,15 @@ class Placement:
         layout: Tokens and bytes of a block.
         max_length: Longest request allowed, in tokens.
         in_flight: The most tokens that one step computes for a request.
+        fit: How contiguous runs are looked for, one of ``FITS``; ``buddy`` rounds reservations up
+            to a power of two of blocks.
     """
 
     policy: str
     layout: KVLayout
     max_length: int
     in_flight: int
+    fit: str = FIRST_FIT
 
     def require(self, max_length: int, token_budget: int) -> None:
         """Refuse requests or steps that the placement has no room for.
@@ -91,6 +109,14 @@ class Placement:
         """Tokens that ``blocks_to_admit`` makes room for."""
         if self.policy == PAGED:
             return known
+        reserved = self._reserved(prompt, new)
+        if self.fit != BUDDY:
+            return reserved
+        size = self.layout.block_size
+        return size << (-(-reserved // size) - 1).bit_length()
+
+    def _reserved(self, prompt: int, new: int) -> int:
+        """Tokens that a contiguous policy reserves."""
         if self.policy == CONTIGUOUS_MAX:
             return self.max_length
         if self.policy == CONTIGUOUS_POW2:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from kvhouse.core.blocks import BlockPool
+from kvhouse.core.buddies import BuddyPool
 from kvhouse.core.extents import ExtentPool
-from kvhouse.core.policy import PAGED
+from kvhouse.core.policy import BEST_FIT, BUDDY, FIRST_FIT, PAGED
 
 
 class Pool(Protocol):
@@ -35,6 +36,8 @@ class Pool(Protocol):
         ...
 
 
-def make_pool(policy: str, blocks: int) -> Pool:
+def make_pool(policy: str, blocks: int, fit: str = FIRST_FIT) -> Pool:
     """A pool of single blocks for ``paged``, of runs for the contiguous policies."""
-    return BlockPool(blocks) if policy == PAGED else ExtentPool(blocks)
+    if policy == PAGED:
+        return BlockPool(blocks)
+    return BuddyPool(blocks) if fit == BUDDY else ExtentPool(blocks, best=fit == BEST_FIT)

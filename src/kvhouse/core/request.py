@@ -33,6 +33,8 @@ class Request:
         in_flight: Tokens that the step under way is computing.
         preemptions: How often it lost its memory.
         reused: Tokens that were found in the pool when it was admitted, over all admissions.
+        loaded: Tokens that were loaded from tiers below the pool, over all admissions.
+        setbacks: How often such a load failed and sent it back to the queue.
         priority: Its place where the scheduler goes by priority; lower goes first.
         keys: What its blocks hold, where prefixes can be shared.
     """
@@ -45,6 +47,8 @@ class Request:
     in_flight: int = 0
     preemptions: int = 0
     reused: int = 0
+    loaded: int = 0
+    setbacks: int = 0
     state: RequestState = RequestState.WAITING
     priority: int = 0
     keys: BlockKeys | None = None

@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from kvhouse.core.check import check
 from kvhouse.core.keys import BlockKeys
 from kvhouse.core.ledger import Ledger, account
-from kvhouse.core.memory import KVMemory, Refusal
+from kvhouse.core.memory import KVMemory
 from kvhouse.core.queue import WaitingQueue, get_order
+from kvhouse.core.refusal import Refusal
+from kvhouse.core.rejection import refuse_the_impossible
 from kvhouse.core.request import Request, RequestState
-from kvhouse.core.step import Executor, Row, StepPlan, StepResult
-from kvhouse.errors import KvhouseError, RequestRejected
+from kvhouse.core.rows import make_row, sealed_by
+from kvhouse.core.step import Executor, StepPlan, StepResult
+from kvhouse.core.tiers import all_failed, refuse_stray
+from kvhouse.errors import KvhouseError
 
 DEFAULT_TOKEN_BUDGET = 2048
 DEFAULT_MAX_RUNNING = 256
@@ -80,6 +84,11 @@ class Scheduler:
         """Whether any request is waiting or running."""
         return bool(self.waiting or self.running)
 
+    @property
+    def under_way(self) -> bool:
+        """Whether a planned step has not been applied or abandoned."""
+        return self._step is not None
+
     def submit(
         self,
         prompt_tokens: int,
@@ -98,10 +107,10 @@ class Scheduler:
         Raises:
             RequestRejected: It could never finish here; the reason is given in tokens and bytes.
         """
-        request = Request(
-            self._submitted, prompt_tokens, max_new_tokens, priority=priority, keys=keys
-        )
-        self._refuse_the_impossible(request)
+        number = self._submitted
+        keys = self.memory.keys_for(number, keys)
+        request = Request(number, prompt_tokens, max_new_tokens, priority=priority, keys=keys)
+        refuse_the_impossible(request, self.memory, self.config.max_length)
         self._submitted += 1
         self.waiting.push(request)
         return request
@@ -112,7 +121,7 @@ class Scheduler:
             self.waiting.remove(request)
         elif request.state is RequestState.RUNNING:
             self.running.remove(request)
-            self.memory.release(request.id)
+            self.memory.end(request)
         else:
             return
         request.state = RequestState.CANCELLED
@@ -126,23 +135,32 @@ class Scheduler:
         if self._step is not None:
             raise RuntimeError(f"step {self._step.index} is still under way: apply it first")
         self.refusal = None
+        self.memory.begin_step()
         preempted: list[int] = []
         admitted = self._choose(preempted)
-        rows = tuple(self._row(request) for request in self.running if request.in_flight)
-        seals = tuple(block for row in rows for block in self._sealed_by(row))
-        self._step = StepPlan(self._steps, rows, seals, tuple(admitted), tuple(preempted))
+        rows = tuple(make_row(self.memory, r) for r in self.running if r.in_flight)
+        seals = tuple(block for row in rows for block in sealed_by(self.memory.layout, row))
+        who = tuple(admitted), tuple(preempted)
+        loads, stores, moves = self.memory.transfers
+        self._step = StepPlan(self._steps, rows, seals, *who, loads, stores, moves)
         self._steps += 1
         return self._step
 
     def apply(self, plan: StepPlan, result: StepResult) -> tuple[Request, ...]:
         """Take in what a step gave and return the requests that it finished.
 
+        A request with a row that is void, because a load failed, goes back to the queue with
+        nothing computed. What failed is forgotten, so it is not tried again.
+
         Raises:
             RuntimeError: ``plan`` is not the step under way, or ``result`` does not answer it.
         """
         if plan is not self._step:
             raise RuntimeError(f"step {plan.index} is not under way")
-        if [s.request for s in result.sampled] != [r.request for r in plan.rows if r.samples]:
+        refuse_stray(plan, result)
+        void = plan.void(result.failed_loads)
+        sampling = [row.request for row in plan.rows if row.samples and row.request not in void]
+        if [sampled.request for sampled in result.sampled] != sampling:
             raise RuntimeError(f"step {plan.index}: the samples do not match the sampling rows")
         self._step = None
         stopped = {sampled.request for sampled in result.sampled if sampled.stop}
@@ -152,6 +170,9 @@ class Scheduler:
             request = requests.get(row.request)
             if request is None:  # cancelled while the step ran
                 continue
+            if request.id in void:
+                self._send_back(request)
+                continue
             self.memory.seal(request, row.first, row.count)
             request.computed += row.count
             request.in_flight = 0
@@ -159,6 +180,7 @@ class Scheduler:
             if request.generated == request.max_new_tokens or request.id in stopped:
                 finished.append(request)
         self._retire(finished)
+        self.memory.end_step(result)
         if self.config.checked:
             check(self)
         return tuple(finished)
@@ -166,14 +188,21 @@ class Scheduler:
     def abandon(self, plan: StepPlan) -> None:
         """Give up a step that was interrupted: its tokens are computed again by a later step.
 
+        Its transfers count as failed, since nobody knows how far they came.
+
         Raises:
             RuntimeError: ``plan`` is not the step under way.
         """
         if plan is not self._step:
             raise RuntimeError(f"step {plan.index} is not under way")
         self._step = None
-        for request in self.running:
+        result = all_failed(plan)
+        void = plan.void(result.failed_loads)
+        for request in list(self.running):
             request.in_flight = 0
+            if request.id in void:
+                self._send_back(request)
+        self.memory.end_step(result)
 
     def carry_out(
         self, plan: StepPlan, executor: Executor
@@ -192,27 +221,6 @@ class Scheduler:
     def ledger(self) -> Ledger:
         """Account for every byte of the pool as it is now."""
         return account(self.memory, self.running, self.waiting.head)
-
-    def _refuse_the_impossible(self, request: Request) -> None:
-        prompt, new = request.prompt_tokens, request.max_new_tokens
-        if prompt < 1 or new < 1:
-            raise RequestRejected(
-                f"a request needs at least 1 prompt token and 1 new token, not {prompt} and {new}"
-            )
-        if prompt + new > self.config.max_length:
-            raise RequestRejected(
-                f"{prompt:,} prompt + {new:,} new tokens exceed the maximum length of "
-                f"{self.config.max_length:,} tokens: shorten the request or raise max_length"
-            )
-        needed = self.memory.most_blocks(request)
-        if needed > self.memory.total_blocks:
-            block_bytes = self.memory.layout.block_bytes
-            raise RequestRejected(
-                f"{prompt:,} prompt + {new:,} new tokens need {needed * block_bytes:,} bytes of KV "
-                f"({needed:,} blocks, {self.memory.policy}), the pool has "
-                f"{self.memory.total_blocks * block_bytes:,} bytes "
-                f"({self.memory.total_blocks:,} blocks)"
-            )
 
     def _choose(self, preempted: list[int]) -> list[int]:
         """Say who computes how many tokens in this step, and return who was admitted to it."""
@@ -255,6 +263,15 @@ class Scheduler:
         victim.state = RequestState.WAITING
         self.waiting.push(victim)
 
+    def _send_back(self, request: Request) -> None:
+        """Take the memory of a request that could not be loaded; it will be admitted again."""
+        self.running.remove(request)
+        self.memory.give_up(request)
+        request.computed = request.in_flight = 0
+        request.setbacks += 1
+        request.state = RequestState.WAITING
+        self.waiting.push(request)
+
     def _admit_waiting(self, budget: int) -> list[int]:
         """Admit from the head of the queue until the budget, the limit or the memory ends."""
         admitted: list[int] = []
@@ -272,38 +289,9 @@ class Scheduler:
             admitted.append(head.id)
         return admitted
 
-    def _row(self, request: Request) -> Row:
-        end = request.computed + request.in_flight
-        tables, starts = self.memory.tables(request.id, end)
-        return Row(
-            request.id,
-            request.computed,
-            request.in_flight,
-            samples=end == request.known,
-            tables=tables,
-            starts=starts,
-            slot=self.memory.holding(request.id).slot,
-        )
-
-    def _sealed_by(self, row: Row) -> list[int]:
-        """The blocks whose last token this row writes."""
-        sealed: list[int] = []
-        # Blocks of every group end at multiples of the layout's block size.
-        size = self.memory.layout.block_size
-        if row.first // size == (row.first + row.count) // size:
-            return sealed
-        for group, start, table in zip(
-            self.memory.layout.groups, row.starts, row.tables, strict=True
-        ):
-            if group.reach.kind != "another":
-                first = row.first // group.block_size - start
-                end = (row.first + row.count) // group.block_size - start
-                sealed.extend(table[first:end])
-        return sealed
-
     def _retire(self, finished: list[Request]) -> None:
         for request in finished:
             request.state = RequestState.FINISHED
-            self.memory.release(request.id)
+            self.memory.end(request)
         if finished:
             self.running = [r for r in self.running if r.state is RequestState.RUNNING]

@@ -1,82 +1,157 @@
-"""Prefix sharing: which blocks of a request are in the pool already, and which become known."""
+"""Prefix sharing: which blocks of a request are there already, and which become known."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import replace
 
 from kvhouse.core.cached_pool import CachedPool, Content
+from kvhouse.core.keys import BlockKeys, OwnKeys
+from kvhouse.core.match import NO_MATCH, Found, Match
 from kvhouse.core.request import Request
+from kvhouse.core.step import StepResult
+from kvhouse.core.tiers import Tiers
 from kvhouse.errors import UnsupportedModel
 from kvhouse.layout import KVLayout
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
-    """What of a request is in the pool already.
-
-    Attributes:
-        tokens: Leading tokens that need not be computed; whole blocks.
-        firsts: For each group, the index of the first block that is found.
-        blocks: For each group, the blocks found, up to ``tokens``: all of them, or those that a
-            window still needs.
-        free: How many of these nobody holds.
-    """
-
-    tokens: int
-    firsts: tuple[int, ...]
-    blocks: tuple[list[int], ...]
-    free: int
-
-
-NO_MATCH = Match(0, (), (), 0)
-
-
 class PrefixSharing:
-    """Looks prefixes up in a pool, and tells it what its blocks hold.
+    """Looks prefixes up in a pool and the tiers below it, and tells them what blocks hold.
 
     Args:
         layout: The groups; blocks of all of them must hold the same number of tokens.
         blocks: Blocks in the pool.
+        tiers: What lies below it.
+        share: Whether requests take each other's blocks up; otherwise only their own.
 
     Raises:
         UnsupportedModel: The model keeps what cannot be taken up in the middle: a state, another
             input, or entries that stand for several tokens.
     """
 
-    def __init__(self, layout: KVLayout, blocks: int) -> None:
-        refuse_unshareable(layout)
+    def __init__(
+        self, layout: KVLayout, blocks: int, tiers: Tiers | None = None, *, share: bool = True
+    ) -> None:
+        refuse_unshareable(layout, "prefixes" if share else "blocks")
         self.layout = layout
-        self.pool = CachedPool(blocks, len(layout.groups))
+        self.tiers = tiers
+        self._share = share
+        store = tiers.store if tiers and not tiers.write_through else None
+        self.pool = CachedPool(blocks, len(layout.groups), store)
+        #: Blocks that became known and were not stored yet.
+        self._unstored: list[tuple[int, Content]] = []
+        #: Contents of requests that have ended and that no other request can ask for.
+        self._ended: list[Content] = []
+
+    def keys_for(self, request: int, keys: BlockKeys | None) -> BlockKeys | None:
+        """The keys by which a request's blocks are known here."""
+        shared = keys if self._share else None
+        return OwnKeys(request, shared) if self.tiers else shared
 
     def match(self, request: Request) -> Match:
         """The longest prefix of ``request`` for which every group has all that it needs.
 
-        At least one token is left to be computed, since its logits are wanted.
+        What a tier has beyond it is taken where loading pays. At least one token is left to be
+        computed, since its logits are wanted.
         """
-        blocks = self._longest(request)
+        best = self._match(request, 0)
+        best = replace(best, reused=best.tokens)
+        if not self.tiers:
+            return best
+        count = len(self.tiers)
+        declined = [0] * count
+        for depth in range(1, count + 1):
+            wider = self._match(request, depth)
+            if wider.tokens == best.tokens:
+                continue
+            beyond = wider.beyond(best, count)
+            if self.tiers.pays(best.tokens, wider.tokens - best.tokens, beyond):
+                best, declined = replace(wider, reused=best.reused), [0] * count
+            else:
+                declined[depth - 1] = beyond[depth - 1]
+        return replace(best, declined=tuple(declined))
+
+    def take_up(self, match: Match) -> None:
+        """Hold the blocks of a match for one more request, and what is to be loaded in place."""
+        for places in match.blocks:
+            self.pool.share([place for place in places if not isinstance(place, Found)])
+        if self.tiers:
+            for place in match.found:
+                self.tiers.pin(place.tier, place.content)
+            self.tiers.decline(match.declined)
+
+    def load(self, match: Match, into: list[int]) -> tuple[list[int], ...]:
+        """Load what a match found in tiers into as many blocks of the pool.
+
+        They are known at once: a plan's loads come before its rows.
+
+        Returns:
+            For each group, the blocks of the match.
+        """
+        blocks = iter(into)
+        return tuple([self._loaded(place, blocks) for place in places] for places in match.blocks)
+
+    def seal(self, request: Request, group: int, index: int, block: int) -> None:
+        """Make a block that was filled to the last token known, where its content has a key."""
+        content = self._content(request, group, index)
+        if content and self.pool.seal(block, content) and self.tiers and self.tiers.write_through:
+            self._unstored.append((block, content))
+
+    def end(self, request: Request) -> None:
+        """Note that a request has ended, and what only it could have taken up again with it."""
+        if isinstance(request.keys, OwnKeys):
+            for index in range(request.known // self.layout.block_size):
+                key = request.keys.own(index)
+                self._ended += [Content(group, key) for group in range(len(self.layout.groups))]
+
+    def begin(self) -> None:
+        """Before a step is planned, store what became known in the step before."""
+        self._forget_ended()
+        if self.tiers:
+            for block, content in self._unstored:
+                if self.pool.content(block) == content:
+                    self.tiers.store(block, content)
+        self._unstored.clear()
+
+    def settle(self, result: StepResult) -> None:
+        """After a step, when nobody holds a block whose load failed: take in what failed."""
+        if self.tiers:
+            for load, content in self.tiers.loads:
+                if load.block in result.failed_loads:
+                    self.pool.forget(content)
+                elif load.tier and self.tiers.write_through:
+                    self._unstored.append((load.block, content))
+            self.tiers.settle(result)
+        self._forget_ended()
+
+    def _forget_ended(self) -> None:
+        for content in self._ended:
+            self.pool.forget(content)
+            if self.tiers:
+                self.tiers.drop(content)
+        self._ended.clear()
+
+    def _match(self, request: Request, depth: int) -> Match:
+        """The longest prefix that the pool and the uppermost ``depth`` tiers have together."""
+        blocks = self._longest(request, depth)
         if not blocks:
             return NO_MATCH
         firsts, found = [], []
         for number, group in enumerate(self.layout.groups):
             first = group.first_block(blocks * group.block_size)
-            ids = [self._find(request, number, index) for index in range(first, blocks)]
+            places = [self._find(request, number, index, depth) for index in range(first, blocks)]
             firsts.append(first)
-            found.append([block for block in ids if block is not None])
-        free = sum(self.pool.is_free(block) for ids in found for block in ids)
-        return Match(blocks * self.layout.block_size, tuple(firsts), tuple(found), free)
+            found.append([place for place in places if place is not None])
+        held = [place for places in found for place in places if not isinstance(place, Found)]
+        return Match(
+            blocks * self.layout.block_size,
+            tuple(firsts),
+            tuple(found),
+            free=sum(map(self.pool.is_free, held)),
+            loads=sum(map(len, found)) - len(held),
+        )
 
-    def take_up(self, match: Match) -> None:
-        """Hold the blocks of a match for one more request."""
-        for ids in match.blocks:
-            self.pool.share(ids)
-
-    def seal(self, request: Request, group: int, index: int, block: int) -> None:
-        """Make a block that was filled to the last token known, where its content has a key."""
-        key = request.keys.key(index) if request.keys else None
-        if key is not None:
-            self.pool.seal(block, Content(group, key))
-
-    def _longest(self, request: Request) -> int:
+    def _longest(self, request: Request, depth: int) -> int:
         """Blocks of the longest prefix; from a guess downwards until no group lacks anything."""
         if request.keys is None:
             return 0
@@ -84,30 +159,51 @@ class PrefixSharing:
         groups = list(enumerate(self.layout.groups))
         for number, group in groups:
             if not group.reach.tokens:
-                found = (self._find(request, number, index) for index in range(blocks))
-                blocks = next((i for i, block in enumerate(found) if block is None), blocks)
+                found = (self._find(request, number, index, depth) for index in range(blocks))
+                blocks = next((i for i, place in enumerate(found) if place is None), blocks)
         while blocks:
-            lacking = max(self._lacking(request, number, blocks) for number, _ in groups)
+            lacking = max(self._lacking(request, number, blocks, depth) for number, _ in groups)
             if lacking < 0:
                 break
             blocks = lacking
         return blocks
 
-    def _lacking(self, request: Request, number: int, blocks: int) -> int:
+    def _lacking(self, request: Request, number: int, blocks: int, depth: int) -> int:
         """Index of the last block that a group needs after a prefix and has not; -1 for none."""
         group = self.layout.groups[number]
         if not group.reach.tokens:
             return -1
         needed = range(blocks - 1, group.first_block(blocks * group.block_size) - 1, -1)
-        return next((i for i in needed if self._find(request, number, i) is None), -1)
+        return next((i for i in needed if self._find(request, number, i, depth) is None), -1)
 
-    def _find(self, request: Request, group: int, index: int) -> int | None:
+    def _find(self, request: Request, group: int, index: int, depth: int) -> int | Found | None:
+        """A block's place: in the pool, or in one of the uppermost ``depth`` tiers."""
+        content = self._content(request, group, index)
+        if content is None:
+            return None
+        block = self.pool.find(content)
+        if block is not None or self.tiers is None:
+            return block
+        tier = self.tiers.find(content, depth)
+        return None if tier is None else Found(content, tier)
+
+    def _content(self, request: Request, group: int, index: int) -> Content | None:
         key = request.keys.key(index) if request.keys else None
-        return None if key is None else self.pool.find(Content(group, key))
+        return None if key is None else Content(group, key)
+
+    def _loaded(self, place: int | Found, blocks: Iterator[int]) -> int:
+        """A block of the pool that has, or will have, what was found."""
+        if not isinstance(place, Found):
+            return place
+        block = next(blocks)
+        self.pool.seal(block, place.content)
+        if self.tiers:
+            self.tiers.load(place.tier, place.content, block)
+        return block
 
 
-def refuse_unshareable(layout: KVLayout) -> None:
-    """Refuse a layout whose prefixes cannot be shared.
+def refuse_unshareable(layout: KVLayout, what: str = "prefixes") -> None:
+    """Refuse a layout whose prefixes cannot be shared, or whose blocks cannot be stored.
 
     Raises:
         UnsupportedModel: With the reason.
@@ -120,4 +216,5 @@ def refuse_unshareable(layout: KVLayout) -> None:
     elif any(group.stride > 1 for group in layout.groups):
         reason = "it keeps entries that stand for several tokens"
     if reason:
-        raise UnsupportedModel(f"prefixes of this model cannot be shared: {reason}")
+        done = "shared" if what == "prefixes" else "taken up again from a tier"
+        raise UnsupportedModel(f"{what} of this model cannot be {done}: {reason}")

@@ -132,6 +132,10 @@ class Roofline:
         """
         return self._cost([(cached, tokens - cached, True)])
 
+    def chunk(self, first: int, tokens: int) -> StepCost:
+        """The cost of computing ``tokens`` tokens from position ``first`` on, nothing sampled."""
+        return self._cost([(first, tokens, False)])
+
     def _cost(self, rows: list[tuple[int, int, bool]], times: int = 1) -> StepCost:
         """The cost of rows of ``(first position, tokens, samples)``, each taken ``times`` times."""
         tokens = samples = resumed = kv_read = kv_written = attention_flops = 0

@@ -18,7 +18,7 @@ from kvhouse.engine.sampler import SamplingParams
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
 from kvhouse.replayer.arrivals import TimedArrivals, backlog
-from kvhouse.replayer.drive import RequestRecord
+from kvhouse.replayer.records import RequestRecord
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.scenario import Scenario
 from kvhouse.replayer.traces import Trace, TraceRequest

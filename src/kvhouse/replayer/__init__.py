@@ -3,6 +3,17 @@
 from kvhouse.replayer.api import replay
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.scenario import Scenario
-from kvhouse.replayer.traces import Trace, read_trace
+from kvhouse.replayer.setup import Setup
+from kvhouse.replayer.slo import SLO
+from kvhouse.replayer.traces import Trace, TraceRequest, read_trace
 
-__all__ = ["ReplayResult", "Scenario", "Trace", "read_trace", "replay"]
+__all__ = [
+    "SLO",
+    "ReplayResult",
+    "Scenario",
+    "Setup",
+    "Trace",
+    "TraceRequest",
+    "read_trace",
+    "replay",
+]

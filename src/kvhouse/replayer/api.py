@@ -6,18 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kvhouse import devices, spec
-from kvhouse.core.policy import DEFAULT_WATERMARK
-from kvhouse.core.scheduler import DEFAULT_MAX_RUNNING, DEFAULT_TOKEN_BUDGET, SchedulerConfig
+from kvhouse.core.policy import DEFAULT_WATERMARK, FIRST_FIT, PAGED
+from kvhouse.core.scheduler import DEFAULT_MAX_RUNNING, DEFAULT_TOKEN_BUDGET
 from kvhouse.core.step import StepPlan
-from kvhouse.costs import Roofline
 from kvhouse.devices import Device
-from kvhouse.layout import DEFAULT_BLOCK_SIZE, KVLayout
-from kvhouse.planner import DEFAULT_UTILIZATION, kv_budget
-from kvhouse.replayer.arrivals import TimedArrivals, backlog
-from kvhouse.replayer.drive import RequestRecord
-from kvhouse.replayer.executor import ModelledExecutor
+from kvhouse.layout import DEFAULT_BLOCK_SIZE
+from kvhouse.planner import DEFAULT_UTILIZATION
+from kvhouse.replayer.events import Event
+from kvhouse.replayer.records import RequestRecord
 from kvhouse.replayer.results import ReplayResult
-from kvhouse.replayer.scenario import Scenario
+from kvhouse.replayer.setup import Setup
+from kvhouse.replayer.slo import SLO
 from kvhouse.replayer.traces import Trace, read_trace
 from kvhouse.spec.model import ModelSpec
 
@@ -28,18 +27,26 @@ def replay(
     device: str | Device,
     *,
     kv_memory: int | None = None,
-    policy: str = "paged",
+    kv_blocks: int | None = None,
+    policy: str = PAGED,
+    fit: str = FIRST_FIT,
+    prefix_cache: bool = False,
     kv_format: str = "bf16",
     weight_dtype: str | None = None,
     block_size: int = DEFAULT_BLOCK_SIZE,
     max_length: int | None = None,
     token_budget: int = DEFAULT_TOKEN_BUDGET,
     max_running: int = DEFAULT_MAX_RUNNING,
+    order: str = "fcfs",
+    prefill_first: bool = False,
     watermark: float = DEFAULT_WATERMARK,
     utilization: float = DEFAULT_UTILIZATION,
     as_backlog: bool = False,
+    slo: SLO | None = None,
+    timeline: int | None = None,
     on_ended: Callable[[RequestRecord], None] | None = None,
     on_plan: Callable[[StepPlan], None] | None = None,
+    on_event: Callable[[Event], None] | None = None,
 ) -> ReplayResult:
     """Lead a trace through the scheduler on a virtual clock of roofline times.
 
@@ -49,8 +56,13 @@ def replay(
         device: A device's name or figures.
         kv_memory: Bytes for keys and values; by default what the device has left after reserve
             and weights. The pool is the whole blocks in it.
+        kv_blocks: Blocks of the pool, such as an engine's log names; goes before ``kv_memory``.
         policy: ``paged``, ``contiguous-max`` (or ``contiguous``), ``contiguous-pow2`` or
             ``contiguous-oracle``.
+        fit: How contiguous policies look for a run: the ``first`` or the ``best`` that is long
+            enough, or by the ``buddy`` system, which rounds to a power of two of blocks.
+        prefix_cache: Whether requests share the blocks of prefixes that the trace names, while
+            they run and afterwards; ``paged`` only.
         kv_format: How keys and values are stored.
         weight_dtype: How the weights are stored; by default as published.
         block_size: Tokens per block.
@@ -58,23 +70,43 @@ def replay(
             default the model's own limit.
         token_budget: Most tokens computed in one step.
         max_running: Most requests that hold memory at once.
+        order: Who goes first: ``fcfs``, ``priority`` (the trace's, lower first) or ``shortest``.
+        prefill_first: Whether decoding waits while any prompt is still to be computed.
         watermark: Share of the pool that paged admissions keep free.
         utilization: Share of the device's memory that the engine may use.
         as_backlog: Whether all requests wait from the start, whatever their times in the trace.
+        slo: What requests should meet; ``ReplayResult.goodput`` says how many did.
+        timeline: Points of ``ReplayResult.timeline``, if it is wanted.
         on_ended: Called for each request that finished or was rejected.
         on_plan: Called for each step's plan.
+        on_event: Called for everything that happens to a request; see docs/json.md.
 
     Raises:
         KvhouseError: The input is impossible; the message says which part. Requests that can
             never fit are no error: ``ReplayResult.rejections`` lists them.
+        PhysicsError: What came out is impossible: a bug in kvhouse.
     """
-    trace = trace if isinstance(trace, Trace) else read_trace(trace)
-    model = model if isinstance(model, ModelSpec) else spec.load(model)
-    device = device if isinstance(device, Device) else devices.get(device)
-    config = SchedulerConfig(model.length_limit(max_length), token_budget, max_running)
-    layout = KVLayout.of(model, kv_format, block_size)
-    budget = kv_budget(model, device, weight_dtype, utilization, kv_memory)
-    arrivals = backlog if as_backlog else TimedArrivals
-    scenario = Scenario(trace, layout, policy, budget.pool_bytes(), config, watermark, arrivals)
-    executor = ModelledExecutor(Roofline(model, layout, device, weight_dtype))
-    return scenario.drive(executor, on_ended=on_ended, on_plan=on_plan)
+    setup = Setup(
+        trace if isinstance(trace, Trace) else read_trace(trace),
+        model if isinstance(model, ModelSpec) else spec.load(model),
+        device if isinstance(device, Device) else devices.get(device),
+        kv_memory=kv_memory,
+        kv_blocks=kv_blocks,
+        policy=policy,
+        fit=fit,
+        prefix_cache=prefix_cache,
+        kv_format=kv_format,
+        weight_dtype=weight_dtype,
+        block_size=block_size,
+        max_length=max_length,
+        token_budget=token_budget,
+        max_running=max_running,
+        order=order,
+        prefill_first=prefill_first,
+        watermark=watermark,
+        utilization=utilization,
+        as_backlog=as_backlog,
+    )
+    return setup.drive(
+        slo=slo, timeline=timeline, on_ended=on_ended, on_plan=on_plan, on_event=on_event
+    )

@@ -3,86 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from kvhouse.core.keys import BlockKeys
 from kvhouse.core.ledger import Ledger
 from kvhouse.core.request import Request
 from kvhouse.core.scheduler import Scheduler
 from kvhouse.core.step import Executor, StepPlan
 from kvhouse.errors import RequestRejected
 from kvhouse.replayer.arrivals import Arrivals
+from kvhouse.replayer.events import Event, Reporter, refusal_reason
+from kvhouse.replayer.records import DriveLog, Interval, RequestRecord
 from kvhouse.replayer.traces import TraceRequest
-
-
-@dataclass(slots=True)
-class RequestRecord:
-    """What became of a request. Times are seconds on the drive's clock.
-
-    Attributes:
-        index: Its place among all requests that arrived, rejected ones included.
-        prompt_tokens: Length of its prompt.
-        max_new_tokens: The most tokens it may generate.
-        arrival: When it arrived.
-        rejection: Why it was refused, if it was; then nothing below is set.
-        admitted: When the step began in which it first got memory.
-        first_token: When the step ended that gave its first token.
-        finished: When the step ended that gave its last token.
-        generated: Tokens it got.
-        preemptions: How often it lost its memory.
-        request: Its id in the scheduler; None if it was rejected.
-    """
-
-    index: int
-    prompt_tokens: int
-    max_new_tokens: int
-    arrival: float
-    rejection: str | None = None
-    admitted: float | None = None
-    first_token: float | None = None
-    finished: float | None = None
-    generated: int = 0
-    preemptions: int = 0
-    request: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A stretch of time in which nothing changes: one step, or a wait for the next arrival.
-
-    Attributes:
-        start: When it begins, in seconds.
-        seconds: How long it lasts.
-        step: Index of the step's plan; None for a wait.
-        tokens: Tokens computed.
-        running: Requests that hold memory.
-        waiting: Requests in the queue.
-        preempted: Requests that lost their memory for this step.
-        ledger: The pool, the step's tokens counted as used.
-    """
-
-    start: float
-    seconds: float
-    step: int | None
-    tokens: int
-    running: int
-    waiting: int
-    preempted: int
-    ledger: Ledger
-
-
-@dataclass(slots=True)
-class DriveLog:
-    """Everything a drive saw.
-
-    Attributes:
-        timing: ``modelled`` or ``measured``, as the executor says.
-        requests: In the order of arrival.
-        intervals: Without gaps, from time 0 to the end.
-    """
-
-    timing: str
-    requests: list[RequestRecord] = field(default_factory=list)
-    intervals: list[Interval] = field(default_factory=list)
 
 
 def drive(
@@ -90,9 +22,11 @@ def drive(
     executor: Executor,
     arrivals: Arrivals,
     *,
+    keys: Callable[[TraceRequest], BlockKeys | None] | None = None,
     on_submitted: Callable[[Request, TraceRequest], None] | None = None,
     on_ended: Callable[[RequestRecord], None] | None = None,
     on_plan: Callable[[StepPlan], None] | None = None,
+    on_event: Callable[[Event], None] | None = None,
 ) -> DriveLog:
     """Lead ``arrivals`` through ``scheduler`` until all have finished or were rejected.
 
@@ -103,11 +37,17 @@ def drive(
         scheduler: Without work; requests and plans are counted from its present state on.
         executor: Carries the steps out.
         arrivals: What comes when.
+        keys: Says what the blocks of a request hold, where prefixes may be shared.
         on_submitted: Called for each request that the scheduler took, before its first step.
         on_ended: Called for each request that finished or was rejected.
         on_plan: Called for each step's plan, before it is carried out.
+        on_event: Called for everything that happens to a request.
     """
-    state = _Drive(scheduler, executor, arrivals, on_submitted, on_ended, on_plan)
+    state = _Drive(scheduler, executor, arrivals, Reporter(on_event))
+    state.keys = keys or state.keys
+    state.on_submitted = on_submitted
+    state.on_ended = on_ended or state.on_ended
+    state.on_plan = on_plan or state.on_plan
     while True:
         state.submit_arrived()
         if not scheduler.has_work:
@@ -117,28 +57,54 @@ def drive(
         state.take_step()
 
 
+@dataclass(slots=True)
+class _Live:
+    """A request under way.
+
+    Attributes:
+        record: What will be known of it.
+        request: The scheduler's.
+        begun: Tokens that it had in the pool when it was last admitted.
+        reached: The most tokens that it ever had there before that.
+    """
+
+    record: RequestRecord
+    request: Request
+    begun: int = 0
+    reached: int = 0
+
+    def admit(self) -> int:
+        """Take in that it got memory; returns the tokens that it found there."""
+        self.begun = self.request.computed
+        self.record.reused += max(0, self.begun - self.reached)
+        return self.begun
+
+    def leave(self, computed: int) -> None:
+        """Take in that it gives its memory back, with so many tokens computed."""
+        self.record.recomputed += max(0, min(computed, self.reached) - self.begun)
+        self.reached = max(self.reached, computed)
+
+
 class _Drive:
     """One drive under way: its clock, its step counter and the records of live requests."""
 
     def __init__(
-        self,
-        scheduler: Scheduler,
-        executor: Executor,
-        arrivals: Arrivals,
-        on_submitted: Callable[[Request, TraceRequest], None] | None,
-        on_ended: Callable[[RequestRecord], None] | None,
-        on_plan: Callable[[StepPlan], None] | None,
+        self, scheduler: Scheduler, executor: Executor, arrivals: Arrivals, reporter: Reporter
     ) -> None:
         self.scheduler = scheduler
         self.executor = executor
         self.arrivals = arrivals
-        self.on_submitted = on_submitted
-        self.on_ended = on_ended or _ignore
-        self.on_plan = on_plan or _ignore
+        self.report = reporter
+        self.keys: Callable[[TraceRequest], BlockKeys | None] = _nothing
+        self.on_submitted: Callable[[Request, TraceRequest], None] | None = None
+        self.on_ended: Callable[[RequestRecord], None] = _nothing
+        self.on_plan: Callable[[StepPlan], None] = _nothing
         self.log = DriveLog(executor.timing)
         self.now = 0.0
         self.step = 0
-        self._live: dict[int, RequestRecord] = {}
+        self._live: dict[int, _Live] = {}
+        self._next_plan = 0
+        self._refused: tuple[int, str] | None = None
 
     def submit_arrived(self) -> None:
         """Hand everything that has arrived to the scheduler; a rejection is only recorded."""
@@ -147,16 +113,24 @@ class _Drive:
                 len(self.log.requests), asked.prompt_tokens, asked.output_tokens, arrival
             )
             self.log.requests.append(record)
-            try:
-                request = self.scheduler.submit(asked.prompt_tokens, asked.output_tokens)
-            except RequestRejected as rejection:
-                record.rejection = str(rejection)
+            request = self._submit(asked, record)
+            self.report.arrived(record, self._next_plan)
+            if request is None:
                 self.on_ended(record)
-                continue
-            record.request = request.id
-            self._live[request.id] = record
-            if self.on_submitted:
+            elif self.on_submitted:
                 self.on_submitted(request, asked)
+
+    def _submit(self, asked: TraceRequest, record: RequestRecord) -> Request | None:
+        try:
+            request = self.scheduler.submit(
+                asked.prompt_tokens, asked.output_tokens, self.keys(asked), asked.priority
+            )
+        except RequestRejected as rejection:
+            record.rejection = str(rejection)
+            return None
+        record.request = request.id
+        self._live[request.id] = _Live(record, request)
+        return request
 
     def wait(self) -> bool:
         """Jump to the next arrival; False when none is to come."""
@@ -172,28 +146,62 @@ class _Drive:
     def take_step(self) -> None:
         """Plan a step, have it executed, advance the clock and take in what it gave."""
         scheduler = self.scheduler
+        before = {request.id: request.computed for request in scheduler.running}
         plan = scheduler.schedule()
+        self._next_plan = plan.index + 1
         if not plan.rows:
             raise RuntimeError(f"step {plan.index} computes nothing while requests wait")
         ledger, running = scheduler.ledger(), len(scheduler.running)
+        for preempted in plan.preempted:
+            self._preempt(preempted, before[preempted], plan.index)
         for admitted in plan.admitted:
-            record = self._live[admitted]
-            record.admitted = self.now if record.admitted is None else record.admitted
+            self._admit(admitted, plan.index)
+        self._note_refusal(plan.index)
         self.on_plan(plan)
         result, finished = scheduler.carry_out(plan, self.executor)
         self._pass_time(result.seconds, plan, running, ledger)
         self.step += 1
+        self.log.sampled += len(result.sampled)
         for sampled in result.sampled:
-            record = self._live[sampled.request]
-            record.first_token = self.now if record.first_token is None else record.first_token
+            record = self._live[sampled.request].record
+            if record.first_token is None:
+                record.first_token = self.now
+                self.report.first_token(record, plan.index, self.now)
         for request in finished:
-            self._finish(request)
+            self._finish(request, plan.index)
 
-    def _finish(self, request: Request) -> None:
-        record = self._live.pop(request.id)
+    def _admit(self, request: int, step: int) -> None:
+        live = self._live[request]
+        found = live.admit()
+        if live.record.admitted is None:
+            live.record.admitted, live.record.found = self.now, found
+        self.report.admitted(live.record, step, self.now, found)
+
+    def _preempt(self, request: int, computed: int, step: int) -> None:
+        live = self._live[request]
+        live.leave(computed)
+        self.report.preempted(live.record, step, self.now, computed)
+
+    def _note_refusal(self, step: int) -> None:
+        """Count and report a refusal, once for each request and reason."""
+        refusal = self.scheduler.refusal
+        if refusal is None:
+            return
+        reason = refusal_reason(refusal)
+        if self._refused != (refusal.request, reason):
+            self._refused = refusal.request, reason
+            self.log.refusals[reason] += 1
+            record = self._live[refusal.request].record
+            self.report.refused(record, step, self.now, refusal, reason)
+
+    def _finish(self, request: Request, step: int) -> None:
+        live = self._live.pop(request.id)
+        live.leave(request.computed)
+        record = live.record
         record.finished = self.now
         record.generated = request.generated
         record.preemptions = request.preemptions
+        self.report.finished(record, step, self.now)
         self.on_ended(record)
 
     def _pass_time(
@@ -214,5 +222,5 @@ class _Drive:
         self.now += seconds
 
 
-def _ignore(_: object) -> None:
-    """What is called when nobody asked to be."""
+def _nothing(_: object) -> None:
+    """What is called when nobody asked to be, and what blocks hold where nobody says."""

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from kvhouse.core.ledger import LEDGER_CLASSES
-from kvhouse.core.memory import KVMemory
-from kvhouse.replayer.drive import DriveLog, Interval, RequestRecord
+from kvhouse.replayer.slo import Goodput
+from kvhouse.replayer.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +78,52 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True)
+class Refusals:
+    """How often the head of the queue got no memory, each request and reason counted once.
+
+    Attributes:
+        full: Fewer blocks were free than it needs.
+        watermark: Enough were free, but not beside those held back for running requests to grow.
+        fragmented: Enough were free, but not in one run.
+        slots: No slot for its state was free.
+        fragmented_seconds: How long free blocks were of no use to the head of the queue.
+    """
+
+    full: int
+    watermark: int
+    fragmented: int
+    slots: int
+    fragmented_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixHits:
+    """What the finished requests found in the pool when they were first admitted.
+
+    Attributes:
+        requests: Requests that found any of their prompt.
+        request_share: Of the finished requests.
+        tokens: Prompt tokens found.
+        token_share: Of their prompt tokens.
+        blocks: Whole blocks of prompts found.
+        block_share: Of all whole blocks of their prompts.
+        later_tokens: Tokens of other requests that were found only when a request came back from
+            a preemption.
+        saved_bytes: Mean over time of what requests would have held beside the pool's bytes,
+            had they not shared blocks while they ran.
+    """
+
+    requests: int
+    request_share: float
+    tokens: int
+    token_share: float
+    blocks: int
+    block_share: float
+    later_tokens: int
+    saved_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
 class ReplayResult:
     """The figures of one drive. Times are in seconds.
 
@@ -91,6 +136,9 @@ class ReplayResult:
         rejections: Requests that could never fit.
         prompt_tokens: Prompt tokens of the finished requests.
         output_tokens: Tokens that they got.
+        computed_tokens: Tokens that steps computed: prompts and outputs without each last token,
+            less ``reused_tokens``, more ``recomputed_tokens``.
+        reused_tokens: Tokens not computed because another request's were in the pool.
         recomputed_tokens: Tokens computed again after a preemption.
         preemptions: How often a request lost its memory.
         steps: Steps taken.
@@ -104,7 +152,11 @@ class ReplayResult:
         per_token_seconds: From the first token to the last, per token after the first (TPOT);
             requests with one token have none.
         latency_seconds: From arrival to the last token.
+        goodput: Requests that met the SLO; None where none was given.
+        refusals: Why the head of the queue had to wait for memory.
+        prefix: What was found in the pool; None without a prefix cache.
         ledger: Where the pool's bytes were.
+        timeline: The pool and the requests bin by bin; None where none was asked for.
     """
 
     scenario: dict[str, Any]
@@ -115,6 +167,8 @@ class ReplayResult:
     rejections: tuple[Rejection, ...]
     prompt_tokens: int
     output_tokens: int
+    computed_tokens: int
+    reused_tokens: int
     recomputed_tokens: int
     preemptions: int
     steps: int
@@ -127,102 +181,12 @@ class ReplayResult:
     first_token_seconds: Distribution | None
     per_token_seconds: Distribution | None
     latency_seconds: Distribution | None
+    goodput: Goodput | None
+    refusals: Refusals
+    prefix: PrefixHits | None
     ledger: LedgerSummary
+    timeline: Timeline | None
 
     def to_dict(self) -> dict[str, Any]:
         """The same keys, nested, as plain values; a distribution of nothing is None."""
         return asdict(self)
-
-
-def summarise(
-    log: DriveLog, memory: KVMemory, scenario: dict[str, Any] | None = None
-) -> ReplayResult:
-    """Sum up a finished drive over ``memory``.
-
-    Raises:
-        RuntimeError: The drive did not conserve requests or tokens, a bug in kvhouse.
-    """
-    finished = [record for record in log.requests if record.finished is not None]
-    rejections = tuple(
-        Rejection(record.index, record.rejection)
-        for record in log.requests
-        if record.rejection is not None
-    )
-    computed = sum(interval.tokens for interval in log.intervals)
-    # The last token of a request is sampled but never computed.
-    needed = sum(record.prompt_tokens + record.generated - 1 for record in finished)
-    preemptions = sum(interval.preempted for interval in log.intervals)
-    if len(finished) + len(rejections) != len(log.requests):
-        raise RuntimeError("requests were lost: finished and rejected ones do not add up")
-    if computed < needed or (computed > needed and not preemptions):
-        raise RuntimeError(f"tokens were lost: {computed} computed where {needed} were needed")
-    output_tokens = sum(record.generated for record in finished)
-    makespan = math.fsum(interval.seconds for interval in log.intervals)
-    return ReplayResult(
-        scenario=scenario or {},
-        timing=log.timing,
-        pool=_pool(memory),
-        submitted=len(log.requests),
-        finished=len(finished),
-        rejections=rejections,
-        prompt_tokens=sum(record.prompt_tokens for record in finished),
-        output_tokens=output_tokens,
-        recomputed_tokens=computed - needed,
-        preemptions=preemptions,
-        steps=sum(interval.step is not None for interval in log.intervals),
-        makespan_seconds=makespan,
-        output_tokens_per_second=output_tokens / makespan if makespan else 0.0,
-        requests_per_second=len(finished) / makespan if makespan else 0.0,
-        running=_level(log.intervals, [interval.running for interval in log.intervals]),
-        waiting=_level(log.intervals, [interval.waiting for interval in log.intervals]),
-        queue_seconds=Distribution.of([_since_arrival(r, r.admitted) for r in finished]),
-        first_token_seconds=Distribution.of([_since_arrival(r, r.first_token) for r in finished]),
-        per_token_seconds=Distribution.of([_per_token(r) for r in finished if r.generated > 1]),
-        latency_seconds=Distribution.of([_since_arrival(r, r.finished) for r in finished]),
-        ledger=_ledger(log.intervals, memory),
-    )
-
-
-def _pool(memory: KVMemory) -> PoolSummary:
-    layout = memory.layout
-    return PoolSummary(
-        memory.policy,
-        memory.total_bytes,
-        memory.total_blocks,
-        layout.block_bytes,
-        layout.block_size,
-    )
-
-
-def _since_arrival(record: RequestRecord, moment: float | None) -> float:
-    if moment is None:
-        raise RuntimeError(f"request {record.index} finished without having begun")
-    return moment - record.arrival
-
-
-def _per_token(record: RequestRecord) -> float:
-    first = _since_arrival(record, record.first_token)
-    return (_since_arrival(record, record.finished) - first) / (record.generated - 1)
-
-
-def _mean(intervals: Sequence[Interval], values: Sequence[float]) -> float:
-    """Mean of one value per interval, weighted by time; 0 when no time passed."""
-    seconds = math.fsum(interval.seconds for interval in intervals)
-    pairs = zip(intervals, values, strict=True)
-    return math.fsum(i.seconds * value for i, value in pairs) / seconds if seconds else 0.0
-
-
-def _level(intervals: Sequence[Interval], values: Sequence[int]) -> Level:
-    return Level(max(values, default=0), _mean(intervals, values))
-
-
-def _ledger(intervals: Sequence[Interval], memory: KVMemory) -> LedgerSummary:
-    total = memory.total_bytes
-    by_class = {
-        name: [getattr(interval.ledger, name) for interval in intervals] for name in LEDGER_CLASSES
-    }
-    mean = {name: _mean(intervals, values) for name, values in by_class.items()}
-    if not any(mean.values()):  # no time passed: the pool is as it is between drives
-        mean["free"] = float(total)
-    share = {name: value / total for name, value in mean.items()}
-    return LedgerSummary(mean, share, max(by_class["used"], default=0))

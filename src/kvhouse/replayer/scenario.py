@@ -6,15 +6,23 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from kvhouse.core.keys import BlockKeys
 from kvhouse.core.memory import make_memory
-from kvhouse.core.policy import DEFAULT_WATERMARK
+from kvhouse.core.policy import DEFAULT_WATERMARK, FIRST_FIT
 from kvhouse.core.request import Request
 from kvhouse.core.scheduler import Scheduler, SchedulerConfig
 from kvhouse.core.step import Executor, StepPlan
+from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout, PoolSize
 from kvhouse.replayer.arrivals import Arrivals, TimedArrivals, backlog
-from kvhouse.replayer.drive import RequestRecord, drive
-from kvhouse.replayer.results import ReplayResult, summarise
+from kvhouse.replayer.drive import drive
+from kvhouse.replayer.events import Event
+from kvhouse.replayer.guard import ResidencyGuard
+from kvhouse.replayer.prefixes import keys_of
+from kvhouse.replayer.records import RequestRecord
+from kvhouse.replayer.results import ReplayResult
+from kvhouse.replayer.slo import SLO
+from kvhouse.replayer.summary import summarise
 from kvhouse.replayer.traces import Trace, TraceRequest
 
 
@@ -34,6 +42,10 @@ class Scenario:
         config: The scheduler's limits.
         watermark: Share of the pool that paged admissions keep free.
         arrivals: When requests arrive: at their times in the trace, or as a ``backlog``.
+        kv_blocks: Blocks of the pool, in place of ``kv_memory``. Where requests have a state too,
+            there are slots for as many as may run at once.
+        prefix_cache: Whether requests share blocks of prompts that the trace says are equal.
+        fit: How contiguous policies look for a run, one of ``core.policy.FITS``.
     """
 
     trace: Trace
@@ -43,12 +55,23 @@ class Scenario:
     config: SchedulerConfig
     watermark: float = DEFAULT_WATERMARK
     arrivals: Callable[[Iterable[TraceRequest]], Arrivals] = TimedArrivals
+    kv_blocks: int | None = None
+    prefix_cache: bool = False
+    fit: str = FIRST_FIT
 
     @property
     def pool(self) -> PoolSize:
-        """The pool's blocks and slots."""
-        length = self.trace.mean_tokens
-        return self.layout.pool_in(self.kv_memory, length, self.config.token_budget)
+        """The pool's blocks and slots.
+
+        Raises:
+            KvhouseError: ``kv_blocks`` is below 1.
+        """
+        if self.kv_blocks is None:
+            length = self.trace.mean_tokens
+            return self.layout.pool_in(self.kv_memory, length, self.config.token_budget)
+        if self.kv_blocks < 1:
+            raise KvhouseError(f"{self.kv_blocks} KV blocks: a pool has at least 1")
+        return PoolSize(self.kv_blocks, self.config.max_running * bool(self.layout.slot_bytes))
 
     def to_dict(self) -> dict[str, Any]:
         """The traffic and the limits as plain values, to stand beside the figures."""
@@ -61,6 +84,8 @@ class Scenario:
             "backlog": self.arrivals is backlog,
             "kv_format": self.layout.format.name,
             "watermark": self.watermark,
+            "prefix_cache": self.prefix_cache,
+            "fit": self.fit,
             **asdict(self.config),
         }
 
@@ -68,11 +93,23 @@ class Scenario:
         self,
         executor: Executor,
         *,
+        slo: SLO | None = None,
+        timeline: int | None = None,
         on_submitted: Callable[[Request, TraceRequest], None] | None = None,
         on_ended: Callable[[RequestRecord], None] | None = None,
         on_plan: Callable[[StepPlan], None] | None = None,
+        on_event: Callable[[Event], None] | None = None,
     ) -> ReplayResult:
-        """Lead the traffic through a fresh scheduler; see ``drive`` for the callbacks.
+        """Lead the traffic through a fresh scheduler.
+
+        Args:
+            executor: Carries the steps out.
+            slo: What requests should meet; see ``ReplayResult.goodput``.
+            timeline: Bins of ``ReplayResult.timeline``.
+            on_submitted: See ``drive``, as for all that follow.
+            on_ended: For each request that ended.
+            on_plan: For each step.
+            on_event: For everything that happens to a request.
 
         Raises:
             KvhouseError: The pool cannot be built as described.
@@ -84,13 +121,27 @@ class Scenario:
             self.config.max_length,
             self.watermark,
             in_flight=self.config.token_budget,
+            share=self.prefix_cache,
+            fit=self.fit,
         )
+        guard = ResidencyGuard(memory)
+
+        def look_at(plan: StepPlan) -> None:
+            guard.check(plan)
+            if on_plan:
+                on_plan(plan)
+
         log = drive(
             Scheduler(memory, self.config),
             executor,
             self.arrivals(self.trace.requests),
+            keys=self._keys if self.prefix_cache else None,
             on_submitted=on_submitted,
             on_ended=on_ended,
-            on_plan=on_plan,
+            on_plan=look_at,
+            on_event=on_event,
         )
-        return summarise(log, memory, self.to_dict())
+        return summarise(log, memory, self.to_dict(), slo=slo, timeline=timeline)
+
+    def _keys(self, request: TraceRequest) -> BlockKeys | None:
+        return keys_of(request, self.layout.block_size)

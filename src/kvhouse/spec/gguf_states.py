@@ -20,7 +20,8 @@ def read_state(data: Metadata) -> State:
         return _rwkv(data)
     if data.maybe("shortconv.l_cache"):
         kernel = data.size("shortconv.l_cache")
-        return State((Convolution(data.size("embedding_length"), kernel),))
+        width = data.size("embedding_length")
+        return State((Convolution(width, kernel, units=width),))
     if data.maybe("kda.head_dim"):
         return _delta_attention(data)
     if data.entry.get("lightning"):
@@ -47,14 +48,15 @@ def _delta_attention(data: Metadata) -> State:
     inner = heads * data.size("kda.head_dim")
     kernel = data.size("ssm.conv_kernel")
     square = inner * data.size("kda.head_dim")
-    return State((Convolution(3 * inner, kernel), Tensor(square, _WIDE)))
+    state = Tensor(square, _WIDE, heads, _WIDE)
+    return State((Convolution(3 * inner, kernel, units=heads), state))
 
 
 def _lightning(data: Metadata) -> State:
     """Lightning attention: a square per head, in the model's dtype."""
     heads = data.size("attention.head_count")
     dim = data.maybe("attention.key_length") or data.size("embedding_length") // heads
-    return State((Tensor(heads * dim**2),))
+    return State((Tensor(heads * dim**2, units=heads),))
 
 
 def _rwkv(data: Metadata) -> State:

@@ -13,21 +13,24 @@ from kvhouse.views.tables import table
 
 LEDGER_NAMES = {
     "used": "used by tokens",
-    "shared": "shared by requests",
+    "shared": "shared by several requests",
     "reserved": "reserved for later",
     "internal": "internal fragmentation",
     "external": "external fragmentation",
-    "cached": "cached, free to take",
+    "cached": "free, with content to find",
     "free": "free",
 }
 
 
 def show_results(console: Console, title: str, results: Sequence[ReplayResult]) -> None:
     """Print what became of the requests, then where the pool's bytes were."""
-    heads = [result.pool.policy for result in results]
+    heads = [_head(result) for result in results]
+    if len(heads) > 2:  # so that they break between words, where columns are narrow
+        heads = [head.replace("-", " ") for head in heads]
     timings = " and ".join(sorted({result.timing for result in results}))
     columns = [_figures(result) for result in results]
-    rows = [[name, *(column[name] for column in columns)] for name in columns[0]]
+    names = dict.fromkeys(name for column in columns for name in column)
+    rows = [[name, *(column.get(name, "-") for column in columns)] for name in names]
     console.print(table(f"{title} (times {timings})", ["", *heads], rows))
     console.print(table("Pool, mean over time", ["", *heads], _ledger_rows(results)))
     for result in results:
@@ -42,28 +45,49 @@ def show_rejections(console: Console, result: ReplayResult) -> None:
         console.print(f"{text} (and {others:,} more)" if others else text, style="yellow")
 
 
+def _head(result: ReplayResult) -> str:
+    return f"{result.pool.policy} + prefix cache" if result.prefix else result.pool.policy
+
+
 def _figures(result: ReplayResult) -> dict[str, str]:
     pool = result.pool
-    return {
+    figures = {
         "requests finished": f"{result.finished:,} of {result.submitted:,}",
         "pool": f"{bytes_text(pool.bytes)} in {pool.blocks:,} blocks",
-        "running at once, peak": f"{result.running.peak:,}",
-        "running at once, mean": f"{result.running.mean:,.1f}",
+        "running, peak": f"{result.running.peak:,}",
+        "running, mean": f"{result.running.mean:,.1f}",
         "waiting, mean": f"{result.waiting.mean:,.1f}",
         "preemptions": f"{result.preemptions:,}",
         "tokens recomputed": f"{result.recomputed_tokens:,}",
         "steps": f"{result.steps:,}",
-        "time to first token, mean": _mean(result.first_token_seconds),
-        "time to first token, p99": _p99(result.first_token_seconds),
-        "time per output token, mean": _mean(result.per_token_seconds),
+        "first token, mean": _mean(result.first_token_seconds),
+        "first token, p99": _p99(result.first_token_seconds),
+        "per output token, mean": _mean(result.per_token_seconds),
         "output tokens/s": f"{result.output_tokens_per_second:,.1f}",
+        "latency, p99": _p99(result.latency_seconds),
         "makespan": seconds_text(result.makespan_seconds),
     }
+    if any((result.refusals.fragmented, result.refusals.watermark)):
+        figures["refused with enough free"] = (
+            f"{result.refusals.fragmented + result.refusals.watermark:,}"
+        )
+        figures["  of these: only in pieces"] = f"{result.refusals.fragmented:,}"
+    if result.goodput:
+        figures["met the SLO"] = f"{result.goodput.requests:,} ({result.goodput.share:.1%})"
+        figures["goodput, requests/s"] = f"{result.goodput.requests_per_second:,.3g}"
+    if result.prefix:
+        figures["prompt tokens found"] = (
+            f"{result.prefix.tokens:,} ({result.prefix.token_share:.1%})"
+        )
+        figures["saved by sharing, mean"] = bytes_text(round(result.prefix.saved_bytes))
+    return figures
 
 
 def _ledger_rows(results: Sequence[ReplayResult]) -> list[list[str]]:
     rows = []
     for name in LEDGER_CLASSES:
+        if name in ("shared", "cached") and not any(r.ledger.mean_bytes[name] for r in results):
+            continue  # without a prefix cache there is nothing of the kind
         cells = [
             f"{bytes_text(round(r.ledger.mean_bytes[name]))}  {r.ledger.mean_share[name]:6.1%}"
             for r in results

@@ -1,0 +1,118 @@
+"""What a drive writes down: its requests, and its stretches of time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from kvhouse.core.ledger import Ledger
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """What became of a request. Times are seconds on the drive's clock.
+
+    Attributes:
+        index: Its place among all requests that arrived, rejected ones included.
+        prompt_tokens: Length of its prompt.
+        max_new_tokens: The most tokens it may generate.
+        arrival: When it arrived.
+        rejection: Why it was refused, if it was; then nothing below is set.
+        admitted: When the step began in which it first got memory.
+        first_token: When the step ended that gave its first token.
+        finished: When the step ended that gave its last token.
+        generated: Tokens it got.
+        preemptions: How often it lost its memory.
+        request: Its id in the scheduler; None if it was rejected.
+        found: Prompt tokens that were in the pool when it was first admitted.
+        reused: Tokens that it never computed, because they were in the pool: ``found``, and what
+            it found beyond its own after a preemption.
+        recomputed: Tokens that it computed again after preemptions.
+    """
+
+    index: int
+    prompt_tokens: int
+    max_new_tokens: int
+    arrival: float
+    rejection: str | None = None
+    admitted: float | None = None
+    first_token: float | None = None
+    finished: float | None = None
+    generated: int = 0
+    preemptions: int = 0
+    request: int | None = None
+    found: int = 0
+    reused: int = 0
+    recomputed: int = 0
+
+    @property
+    def queue_seconds(self) -> float:
+        """From arrival until the first memory."""
+        return self._since_arrival(self.admitted)
+
+    @property
+    def first_token_seconds(self) -> float:
+        """From arrival to the first token."""
+        return self._since_arrival(self.first_token)
+
+    @property
+    def latency_seconds(self) -> float:
+        """From arrival to the last token."""
+        return self._since_arrival(self.finished)
+
+    @property
+    def per_token_seconds(self) -> float | None:
+        """From the first token to the last, per token after the first; None for one token."""
+        if self.generated < 2:
+            return None
+        return (self.latency_seconds - self.first_token_seconds) / (self.generated - 1)
+
+    def _since_arrival(self, moment: float | None) -> float:
+        if moment is None:
+            raise RuntimeError(f"request {self.index} finished without having begun")
+        return moment - self.arrival
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A stretch of time in which nothing changes: one step, or a wait for the next arrival.
+
+    Attributes:
+        start: When it begins, in seconds.
+        seconds: How long it lasts.
+        step: Index of the step's plan; None for a wait.
+        tokens: Tokens computed.
+        running: Requests that hold memory.
+        waiting: Requests in the queue.
+        preempted: Requests that lost their memory for this step.
+        ledger: The pool, the step's tokens counted as used.
+    """
+
+    start: float
+    seconds: float
+    step: int | None
+    tokens: int
+    running: int
+    waiting: int
+    preempted: int
+    ledger: Ledger
+
+
+@dataclass(slots=True)
+class DriveLog:
+    """Everything a drive saw.
+
+    Attributes:
+        timing: ``modelled`` or ``measured``, as the executor says.
+        requests: In the order of arrival.
+        intervals: Without gaps, from time 0 to the end.
+        sampled: Tokens that steps gave.
+        refusals: How often the head of the queue was refused memory, by reason; a refusal that
+            lasts for many steps counts once.
+    """
+
+    timing: str
+    requests: list[RequestRecord] = field(default_factory=list)
+    intervals: list[Interval] = field(default_factory=list)
+    sampled: int = 0
+    refusals: Counter[str] = field(default_factory=Counter)

@@ -1,0 +1,117 @@
+"""A replay as a value: change a field, and drive it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kvhouse.core.policy import DEFAULT_WATERMARK, FIRST_FIT, PAGED
+from kvhouse.core.scheduler import DEFAULT_MAX_RUNNING, DEFAULT_TOKEN_BUDGET, SchedulerConfig
+from kvhouse.core.step import StepPlan
+from kvhouse.costs import Roofline
+from kvhouse.devices import Device
+from kvhouse.layout import DEFAULT_BLOCK_SIZE, KVLayout
+from kvhouse.planner import DEFAULT_UTILIZATION, kv_budget
+from kvhouse.replayer.arrivals import TimedArrivals, backlog
+from kvhouse.replayer.events import Event
+from kvhouse.replayer.executor import ModelledExecutor
+from kvhouse.replayer.guard import StepGuard
+from kvhouse.replayer.records import RequestRecord
+from kvhouse.replayer.results import ReplayResult
+from kvhouse.replayer.scenario import Scenario
+from kvhouse.replayer.slo import SLO
+from kvhouse.replayer.traces import Trace
+from kvhouse.spec.model import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What is replayed on what; ``replay`` explains each attribute."""
+
+    trace: Trace
+    model: ModelSpec
+    device: Device
+    kv_memory: int | None = None
+    kv_blocks: int | None = None
+    policy: str = PAGED
+    fit: str = FIRST_FIT
+    prefix_cache: bool = False
+    kv_format: str = "bf16"
+    weight_dtype: str | None = None
+    block_size: int = DEFAULT_BLOCK_SIZE
+    max_length: int | None = None
+    token_budget: int = DEFAULT_TOKEN_BUDGET
+    max_running: int = DEFAULT_MAX_RUNNING
+    order: str = "fcfs"
+    prefill_first: bool = False
+    watermark: float = DEFAULT_WATERMARK
+    utilization: float = DEFAULT_UTILIZATION
+    as_backlog: bool = False
+
+    @property
+    def layout(self) -> KVLayout:
+        """How keys and values lie in blocks."""
+        return KVLayout.of(self.model, self.kv_format, self.block_size)
+
+    @property
+    def config(self) -> SchedulerConfig:
+        """The scheduler's limits."""
+        return SchedulerConfig(
+            self.model.length_limit(self.max_length),
+            self.token_budget,
+            self.max_running,
+            self.order,
+            self.prefill_first,
+        )
+
+    def scenario(self) -> Scenario:
+        """What decides the step plans.
+
+        Raises:
+            KvhouseError: An option is out of range, or the weights leave no memory for a pool.
+        """
+        kv_memory = 0
+        if self.kv_blocks is None:
+            budget = kv_budget(
+                self.model, self.device, self.weight_dtype, self.utilization, self.kv_memory
+            )
+            kv_memory = budget.pool_bytes()
+        return Scenario(
+            self.trace,
+            self.layout,
+            self.policy,
+            kv_memory,
+            self.config,
+            self.watermark,
+            backlog if self.as_backlog else TimedArrivals,
+            self.kv_blocks,
+            self.prefix_cache,
+            self.fit,
+        )
+
+    def drive(
+        self,
+        *,
+        slo: SLO | None = None,
+        timeline: int | None = None,
+        on_ended: Callable[[RequestRecord], None] | None = None,
+        on_plan: Callable[[StepPlan], None] | None = None,
+        on_event: Callable[[Event], None] | None = None,
+    ) -> ReplayResult:
+        """Replay it; see ``Scenario.drive``.
+
+        Raises:
+            KvhouseError: It is impossible.
+            PhysicsError: What came out is impossible: a bug in kvhouse.
+        """
+        scenario = self.scenario()
+        roofline = Roofline(self.model, scenario.layout, self.device, self.weight_dtype)
+        executor = StepGuard(ModelledExecutor(roofline), roofline, self.weight_dtype)
+        return scenario.drive(
+            executor,
+            slo=slo,
+            timeline=timeline,
+            on_ended=on_ended,
+            on_plan=on_plan,
+            on_event=on_event,
+        )

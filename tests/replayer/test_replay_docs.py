@@ -1,0 +1,67 @@
+"""docs/replay.md, in both languages: its commands and its Python work, its lines are true."""
+
+import doctest
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvhouse.core.policy import FITS, POLICIES
+from kvhouse.core.queue import ORDERS
+
+DOCS = Path(__file__).parents[2] / "docs"
+DOCUMENTS = ("replay.md", "replay.zh-CN.md")
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+KVHOUSE = Path(sys.executable).with_name("kvhouse")
+
+
+def blocks(document, language):
+    return [body for lang, body in FENCE.findall((DOCS / document).read_text()) if lang == language]
+
+
+@pytest.mark.parametrize("language", ["bash", "python", "json"])
+def test_both_languages_show_the_same_code(language):
+    assert blocks(DOCUMENTS[0], language) == blocks(DOCUMENTS[1], language) != []
+
+
+def test_both_languages_state_the_same_shares():
+    shares = [re.findall(r"[\d.]+ %", (DOCS / name).read_text()) for name in DOCUMENTS]
+    assert shares[0] == shares[1] != []
+
+
+def test_the_commands_work(tmp_path):
+    for line in "".join(blocks("replay.md", "bash")).splitlines():
+        done = subprocess.run(
+            [KVHOUSE, *shlex.split(line)[1:]],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
+
+
+def test_the_python_gives_what_it_says():
+    parser, runner = doctest.DocTestParser(), doctest.DocTestRunner()
+    for block in blocks("replay.md", "python"):
+        runner.run(parser.get_doctest(block, {}, "replay.md", "replay.md", 0))
+    assert (runner.failures, runner.tries) == (0, 4)
+
+
+def test_the_event_that_is_shown_has_the_keys_of_the_table():
+    (shown,) = blocks("replay.md", "json")
+    text = (DOCS / "json.md").read_text()
+    table = text[text.index("## Events") : text.index("## kvhouse trace")]
+    assert all(f"| `{key}` |" in table for key in json.loads(shown))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_choice_is_named(document):
+    text = (DOCS / document).read_text()
+    assert all(f"`{name}`" in text for name in (*POLICIES, *FITS, *ORDERS))
