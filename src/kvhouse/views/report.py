@@ -68,7 +68,7 @@ def _show_traffic(console: Console, load: Load) -> None:
         ]
     console.print(table(title, ("", "value"), rows))
     if load.overloaded:
-        console.print(f"Overloaded: {load.overloaded}", style="bold red")
+        console.print(f"The device is {load.overloaded}", style="bold red")
         return
     columns = ("policy", "fit at once", "mean fits", "p99 fits", "largest rate/s", "for p99")
     console.print(table("", columns, (_policy(policy) for policy in load.policies)))
