@@ -31,7 +31,9 @@ def show_report(console: Console, report: Report) -> None:
 
 
 def _show_remedies(console: Console, remedies: Remedies) -> None:
-    shown = [*remedies.ranked[:_SHOWN], *filter(None, [remedies.combination])]
+    # A shared prefix is tried only where it was named, so it is answered wherever it ranks.
+    asked = [one for one in remedies.ranked[_SHOWN:] if one.name == "prefix sharing"]
+    shown = [*remedies.ranked[:_SHOWN], *asked, *filter(None, [remedies.combination])]
     if not shown:
         console.print("No remedy gains a request; --json says why for each.")
         return
