@@ -7,6 +7,7 @@ from typing import Any
 
 from kvhouse.errors import KvhouseError
 from kvhouse.planner.case import Case
+from kvhouse.planner.engines.option_values import from_texts
 from kvhouse.planner.engines.registry import ENGINES, view
 from kvhouse.planner.engines.view import EngineView
 from kvhouse.spec.fields import show
@@ -42,7 +43,7 @@ def applied(engine: str, case: Case, options: Mapping[str, str]) -> EngineView:
         raise KvhouseError(f"unknown engine {show(engine)}: choose one of {', '.join(ENGINES)}")
     known = ENGINES[engine].option_names
     chosen = {name: value for name, value in _of_case(engine, case).items() if name in known}
-    chosen |= {name: _value(text) for name, text in options.items()}
+    chosen |= from_texts(ENGINES[engine].options, options)
     return view(engine, case.spec, **chosen)
 
 
@@ -75,16 +76,3 @@ def _kv_dtype(engine: str, kv_format: str) -> str | None:
             "its own with an engine option"
         )
     return name
-
-
-def _value(text: str) -> object:
-    """A text as the value that an option takes."""
-    plain = {"true": True, "false": False, "none": None}
-    if text.lower() in plain:
-        return plain[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

@@ -14,6 +14,7 @@ from kvhouse.planner.engines.kv_dtypes import SGLANG, KVType, kv_type, narrow
 from kvhouse.planner.engines.version import Version
 from kvhouse.planner.engines.view import EngineView, Group, always, gib, held_parts
 from kvhouse.planner.engines.vllm_pages import DS_MLA
+from kvhouse.spec.fields import show
 from kvhouse.spec.layers import (
     FullAttention,
     Indexer,
@@ -70,6 +71,16 @@ class SglangOptions:
     mamba_ratio: float = 0.9
     window_pool: bool | None = None
     draft_layers: tuple[Layer, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a dtype that states cannot have.
+
+        Raises:
+            KvhouseError: ``state_dtype`` is unknown.
+        """
+        if self.state_dtype not in ELEMENT_BYTES:
+            known = ", ".join(ELEMENT_BYTES)
+            raise KvhouseError(f"state_dtype {show(self.state_dtype)}: choose one of {known}")
 
     def pool_bytes(self) -> int | None:
         """Bytes for all pools: what is free after loading, less the share that stays free.

@@ -126,7 +126,7 @@ def load(
         max_length: Longest request allowed.
         token_budget: The most tokens that one step computes for a request.
         watermark: Share of the pool that paged admissions keep free.
-        efficiency: Share of the roofline that the engine reaches, in (0, 1].
+        efficiency: Share of the roofline that the engine reaches, in [1e-6, 1].
 
     Raises:
         KvhouseError: An option is out of range, or requests are longer than allowed.
