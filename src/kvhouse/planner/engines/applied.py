@@ -18,7 +18,7 @@ _KV_DTYPES = {
     "vllm": {"fp8": "fp8", "int8": "int8_per_token_head"},
     "vllm-v0": {"fp8": "fp8"},
     "sglang": {"fp8": "fp8_e4m3"},
-    "llama.cpp": {"bf16": "bf16", "fp32": "f32", "int8": "q8_0", "int4": "q4_0"},
+    "llama.cpp": {"fp32": "f32", "int8": "q8_0", "int4": "q4_0"},
     "tensorrt-llm": {"fp8": "fp8", "int8": "int8"},
 }
 _SIXTEEN_BITS = ("bf16", "fp16")
@@ -58,9 +58,10 @@ def _of_case(engine: str, case: Case) -> dict[str, Any]:
         "utilization": case.utilization,
         "available_bytes": budget.kv,
     }
-    if engine.startswith("vllm") and not budget.given:
-        del found["available_bytes"]
+    if engine.startswith("vllm"):  # whose defaults depend on the device's memory
         found |= {"total_bytes": budget.memory, "used_bytes": budget.weights}
+        if not budget.given:
+            del found["available_bytes"]
     name = _kv_dtype(engine, case.kv_format)
     if name is not None:
         found |= dict.fromkeys(("kv_dtype", "type_k", "type_v"), name)

@@ -59,6 +59,22 @@ def check(options: type[Any], values: Mapping[str, object]) -> None:
             raise KvhouseError(f"engine option {name} {show(value)}: give {_wanted(kind)}")
 
 
+def flags(options: Any, names: Mapping[str, str]) -> list[str]:  # noqa: ANN401 - any class of them
+    """Command-line flags for the options that are not at their defaults.
+
+    Args:
+        options: The options that were chosen.
+        names: The flag of each option that has one; an option that is true is a flag alone.
+    """
+    found = []
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if field.name in names and value not in (None, False, field.default):
+            flag = names[field.name]
+            found.append(flag if value is True else f"{flag} {value}")
+    return found
+
+
 def _kinds(options: type[Any]) -> dict[str, tuple[str, ...]]:
     """For each option the types of its annotation, such as ``("int", "None")``."""
     return {field.name: tuple(str(field.type).split(" | ")) for field in fields(options)}
