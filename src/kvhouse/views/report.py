@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rich.console import Console
 
-from kvhouse.planner.engines import EngineView
-from kvhouse.planner.grid import Grid
-from kvhouse.planner.remedies import Remedies, Remedy
-from kvhouse.planner.report import Report
-from kvhouse.planner.traffic import Load, PolicyLoad
 from kvhouse.units import bytes_text, seconds_text
 from kvhouse.views.plan import show_plan
 from kvhouse.views.tables import table
+
+if TYPE_CHECKING:  # rules of engines and the like that a plan may not have been asked for
+    from kvhouse.planner.engines import EngineView
+    from kvhouse.planner.grid import Grid
+    from kvhouse.planner.remedies import Remedies, Remedy
+    from kvhouse.planner.report import Report
+    from kvhouse.planner.traffic import Load, PolicyLoad
 
 #: Remedies that are shown; JSON has them all.
 _SHOWN = 6

@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 
 from kvhouse.errors import KvhouseError, UnsupportedModel
 from kvhouse.planner.engines.kv_dtypes import SGLANG, KVType, kv_type, narrow
+from kvhouse.planner.engines.option_values import flags
 from kvhouse.planner.engines.version import Version
 from kvhouse.planner.engines.view import EngineView, Group, always, gib, held_parts
 from kvhouse.planner.engines.vllm_pages import DS_MLA
+from kvhouse.spec.fields import show
 from kvhouse.spec.layers import (
     FullAttention,
     Indexer,
@@ -27,6 +29,17 @@ from kvhouse.spec.model import ModelSpec
 from kvhouse.spec.sharding import shard
 from kvhouse.spec.tensors import ELEMENT_BYTES, Convolution
 
+#: Options as its command line takes them, beside the length.
+_FLAGS = {
+    "tp": "--tp-size",
+    "dtype": "--dtype",
+    "kv_dtype": "--kv-cache-dtype",
+    "page_size": "--page-size",
+    "mem_fraction_static": "--mem-fraction-static",
+    "tokens": "--max-total-tokens",
+    "swa_ratio": "--swa-full-tokens-ratio",
+    "mamba_ratio": "--mamba-full-memory-ratio",
+}
 #: Windows have a pool of their own; before, they are kept in full.
 _WINDOW_POOL = Version((0, 5, 0))
 
@@ -70,6 +83,16 @@ class SglangOptions:
     mamba_ratio: float = 0.9
     window_pool: bool | None = None
     draft_layers: tuple[Layer, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a dtype that states cannot have.
+
+        Raises:
+            KvhouseError: ``state_dtype`` is unknown.
+        """
+        if self.state_dtype not in ELEMENT_BYTES:
+            known = ", ".join(ELEMENT_BYTES)
+            raise KvhouseError(f"state_dtype {show(self.state_dtype)}: choose one of {known}")
 
     def pool_bytes(self) -> int | None:
         """Bytes for all pools: what is free after loading, less the share that stays free.
@@ -141,7 +164,7 @@ def sglang(spec: ModelSpec, options: SglangOptions) -> EngineView:
         estimated_max_len=None if tokens is None else min(tokens, length),
         needed=lambda count: sum(group.bytes_for(count) for group in groups),
         log_lines=tuple(_log(tokens, figures, full)),
-        flags=(f"--context-length {length}", f"--tp-size {options.tp}"),
+        flags=tuple(_flags(options, length, tokens)),
         notes=("its log writes GB for GiB",),
         figures=tuple(figures.items()),
     )
@@ -264,6 +287,14 @@ def _groups(
         text = f"{state:,} in all layers"
         groups.append(Group("state", layers, 0, 1, state, always(1), text, "1 per request"))
     return tuple(groups)
+
+
+def _flags(options: SglangOptions, length: int, tokens: int | None) -> list[str]:
+    """Options that start the engine so; a pool that was not stated in its terms, in tokens."""
+    found = [f"--context-length {length}", *flags(options, _FLAGS)]
+    if tokens and options.tokens is None and options.mem_fraction_static is None:
+        found.append(f"--max-total-tokens {tokens}")
+    return found
 
 
 def _log(tokens: int | None, figures: dict[str, int], full: _Cells) -> list[str]:
