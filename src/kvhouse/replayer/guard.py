@@ -173,8 +173,9 @@ class ResidencyGuard:
 
     def _check_tiers(self, plan: StepPlan, tiers: Tiers) -> None:
         sizes = [tier.config.bytes // self._memory.layout.block_bytes for tier in tiers]
-        places = [(place.tier, place.slot) for place in (*plan.loads, *plan.stores, *plan.moves)]
-        places += [(move.tier + 1, move.into) for move in plan.moves]
+        places = [(move.tier + 1, move.into) for move in plan.moves]
+        places += [(move.tier, move.slot) for move in plan.moves]
+        places += [(place.tier, place.slot) for place in (*plan.loads, *plan.stores)]
         if not all(0 <= slot < sizes[tier] for tier, slot in places):
             raise PhysicsError(f"step {plan.index}: a transfer names a slot outside its tier")
 
