@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kvhouse import devices, spec
-from kvhouse.core.policy import DEFAULT_WATERMARK, PAGED
+from kvhouse.core.policy import DEFAULT_WATERMARK, PAGED, get_policy
 from kvhouse.core.scheduler import DEFAULT_TOKEN_BUDGET
 from kvhouse.devices import Device
 from kvhouse.errors import KvhouseError
@@ -79,7 +79,7 @@ def case_for(
         context,
         new_tokens,
         max_length,
-        policy=policy,
+        policy=get_policy(policy),
         kv_format=kv_format,
         weight_dtype=weight_dtype,
         block_size=block_size,
