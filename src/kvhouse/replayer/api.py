@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kvhouse import devices, spec
-from kvhouse.core.policy import DEFAULT_WATERMARK, FIRST_FIT, PAGED
-from kvhouse.core.scheduler import DEFAULT_MAX_RUNNING, DEFAULT_TOKEN_BUDGET
+from kvhouse.core.policy import DEFAULT_TOKEN_BUDGET, DEFAULT_WATERMARK, FIRST_FIT, PAGED
+from kvhouse.core.scheduler import DEFAULT_MAX_RUNNING
 from kvhouse.core.step import StepPlan
 from kvhouse.devices import Device
 from kvhouse.layout import DEFAULT_BLOCK_SIZE

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kvhouse.core.policy import DEFAULT_WATERMARK, FIRST_FIT, PAGED
-from kvhouse.core.scheduler import DEFAULT_MAX_RUNNING, DEFAULT_TOKEN_BUDGET, SchedulerConfig
+from kvhouse.core.policy import DEFAULT_TOKEN_BUDGET, DEFAULT_WATERMARK, FIRST_FIT, PAGED
+from kvhouse.core.scheduler import DEFAULT_MAX_RUNNING, SchedulerConfig
 from kvhouse.core.step import StepPlan
 from kvhouse.costs import Roofline
 from kvhouse.devices import Device
