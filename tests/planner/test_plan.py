@@ -131,3 +131,21 @@ def test_impossible_input_is_named(options, reason):
 
 def test_a_step_has_as_many_tokens_as_the_schedulers():
     assert budgets.DEFAULT_TOKEN_BUDGET == scheduler.DEFAULT_TOKEN_BUDGET
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["kv_memory", "context", "new_tokens", "max_length", "block_size", "token_budget", "tp"],
+)
+@pytest.mark.parametrize("value", [1.5, 16.0, float("inf"), float("nan"), "16", [16]])
+def test_bytes_and_tokens_are_whole(name, value):
+    with pytest.raises(KvhouseError, match=f"{name} .*: give a whole number"):
+        plan("llama-2-7b", CARD, **{name: value})
+
+
+@pytest.mark.parametrize("value", [None, 5, b"x", [], {}])
+def test_what_is_no_name_is_refused(value):
+    with pytest.raises(KvhouseError, match="model .*: give a name or a path"):
+        plan(value, CARD)
+    with pytest.raises(KvhouseError, match="device .*: give a name or a Device"):
+        plan("llama-2-7b", value)
