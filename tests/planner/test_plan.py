@@ -145,7 +145,7 @@ def test_bytes_and_tokens_are_whole(name, value):
 
 @pytest.mark.parametrize("value", [None, 5, b"x", [], {}])
 def test_what_is_no_name_is_refused(value):
-    with pytest.raises(KvhouseError, match="model .*: give a name or a path"):
+    with pytest.raises(KvhouseError, match=r"model .*: give a name or a path"):
         plan(value, CARD)
-    with pytest.raises(KvhouseError, match="device .*: give a name or a Device"):
+    with pytest.raises(KvhouseError, match=r"device .*: give a name or a Device"):
         plan("llama-2-7b", value)
