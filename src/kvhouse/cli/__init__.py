@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from io import TextIOWrapper
+from pathlib import Path
 from typing import NoReturn
 
 import click
@@ -74,7 +75,7 @@ def _fail(reason: str, code: int) -> NoReturn:
 def _prepare_streams() -> None:
     """Answer for streams that were closed before the start, and for a width that shows nothing."""
     if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the end
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")
     if sys.stdout is None:
         _fail("the output cannot be written: stdout is closed", 1)
     width = os.environ.get("COLUMNS", "")
