@@ -75,7 +75,7 @@ def _fail(reason: str, code: int) -> NoReturn:
 def _prepare_streams() -> None:
     """Answer for streams that were closed before the start, and for a width that shows nothing."""
     if sys.stderr is None:
-        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
     if sys.stdout is None:
         _fail("the output cannot be written: stdout is closed", 1)
     width = os.environ.get("COLUMNS", "")
