@@ -7,6 +7,8 @@ from kvhouse.devices import Device
 from kvhouse.errors import KvhouseError
 from kvhouse.planner import budget as budgets
 from kvhouse.planner import plan
+from kvhouse.planner.cases import case_for
+from kvhouse.planner.report import Questions, report
 from kvhouse.replayer import replay
 from kvhouse.spec import find_gguf
 
@@ -149,3 +151,11 @@ def test_what_is_no_name_is_refused(value):
         plan(value, CARD)
     with pytest.raises(KvhouseError, match=r"device .*: give a name or a Device"):
         plan("llama-2-7b", value)
+
+
+def test_a_short_name_of_a_policy_is_written_out():
+    """So that what is told of it is found under the name that every plan uses."""
+    case = case_for("llama-2-7b", CARD, policy="contiguous")
+    told = report(case, Questions(grid=True))
+    assert told.remedies.policy == told.grid.policy == "contiguous-max"
+    assert told.remedies.requests == told.plan.fits[0].requests

@@ -6,7 +6,7 @@ from numbers import Integral
 from pathlib import Path
 
 from kvhouse import devices, spec
-from kvhouse.core.policy import DEFAULT_WATERMARK, PAGED
+from kvhouse.core.policy import DEFAULT_WATERMARK, PAGED, get_policy
 from kvhouse.devices import Device
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import DEFAULT_BLOCK_SIZE
@@ -89,7 +89,7 @@ def case_for(
         context,
         new_tokens,
         max_length,
-        policy=policy,
+        policy=get_policy(policy),
         kv_format=kv_format,
         weight_dtype=weight_dtype,
         block_size=block_size,
