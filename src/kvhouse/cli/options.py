@@ -90,6 +90,14 @@ KvBlocks = Annotated[
         help="Blocks of the pool, as an engine's log names them; goes before --kv-memory.",
     ),
 ]
+FromLog = Annotated[
+    str | None,
+    typer.Option(
+        "--from-log",
+        metavar="FILE",
+        help="Take --kv-blocks from the log of an engine that served this model.",
+    ),
+]
 PrefixCache = Annotated[
     bool,
     typer.Option(

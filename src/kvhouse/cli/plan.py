@@ -71,7 +71,7 @@ def plan_command(
     ] = None,
     trace: Annotated[
         str | None,
-        typer.Option(metavar="TRACE", help="Take rate and lengths from a trace, as replay does."),
+        typer.Option(metavar="TRACE", help="Take rate, lengths and shared prefixes from a trace."),
     ] = None,
     efficiency: Annotated[
         float, typer.Option(help="Share of the roofline that an engine reaches, for traffic.")
@@ -130,11 +130,13 @@ def plan_command(
     from kvhouse.planner.report import Questions, report
 
     case = case_for(model, device, kv_format=kv_format, policy=policy, **case_options)
+    traffic, hit_share = _traffic(rate, trace, case.context, case.new_tokens)
     questions = Questions(
         remedies=with_remedies,
         shared_tokens=shared_tokens,
+        hit_share=hit_share,
         grid=with_grid,
-        traffic=_traffic(rate, trace, case.context, case.new_tokens),
+        traffic=traffic,
         efficiency=efficiency,
         engine=engine,
         engine_options=dict(_pair(text) for text in engine_option or []),
@@ -188,18 +190,20 @@ def _pair(text: str) -> tuple[str, str]:
 
 def _traffic(
     rate: float | None, trace: str | None, context: int, new_tokens: int
-) -> Traffic | None:
-    """The traffic that was named, if any: a trace's, or requests that are all alike."""
+) -> tuple[Traffic | None, float | None]:
+    """The traffic that was named, if any, and how much of its prompts repeats, if that is known."""
     if rate is None and trace is None:
-        return None
+        return None, None
     from kvhouse.planner.traffic import Traffic
 
     if trace is None:
-        return Traffic.given(rate or 0.0, max(1, context - new_tokens), new_tokens)
+        return Traffic.given(rate or 0.0, max(1, context - new_tokens), new_tokens), None
     from dataclasses import replace
 
-    from kvhouse.replayer.traces import read_trace
+    from kvhouse.replayer.describe import describe
+    from kvhouse.replayer.traces import TraceStream
 
-    requests = read_trace(trace).requests
-    measured = Traffic.measured((r.arrival, r.prompt_tokens, r.output_tokens) for r in requests)
-    return measured if rate is None else replace(measured, rate=rate)
+    stream = TraceStream(trace)
+    measured = Traffic.measured((r.arrival, r.prompt_tokens, r.output_tokens) for r in stream)
+    traffic = measured if rate is None else replace(measured, rate=rate)
+    return traffic, describe(stream).blocks.repeated_share

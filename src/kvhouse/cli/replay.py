@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -45,6 +45,7 @@ def replay_command(
     fit: options.Fit = "first",
     kv_memory: options.KvMemory = None,
     kv_blocks: options.KvBlocks = None,
+    from_log: options.FromLog = None,
     prefix_cache: options.PrefixCache = False,
     compare: options.Compare = False,
     find: options.Find = None,
@@ -97,6 +98,9 @@ def replay_command(
     from kvhouse import devices, spec
     from kvhouse.replayer import SLO, Setup, read_trace
 
+    if from_log and kv_blocks:
+        raise KvhouseError("--from-log and --kv-blocks both name the pool: give one of them")
+
     limits = [options.seconds(text) for text in (slo_ttft, slo_tpot, slo_latency)]
     slo = SLO(*limits) if any(limits) else None
     traffic = read_trace(
@@ -131,6 +135,10 @@ def replay_command(
         utilization=utilization,
         as_backlog=backlog,
     )
+    if from_log:
+        from kvhouse.replayer.from_log import blocks_from_log
+
+        setup = replace(setup, kv_blocks=blocks_from_log(from_log, setup.layout))
     asked = _Asked(setup, model, device, slo, timeline, as_json)
     if find:
         _find(asked, find, slo_share)

@@ -35,7 +35,9 @@ def show_report(console: Console, report: Report) -> None:
 
 
 def _show_remedies(console: Console, remedies: Remedies) -> None:
-    shown = [*remedies.ranked[:_SHOWN], *filter(None, [remedies.combination])]
+    # A shared prefix is tried only where it was named, so it is answered wherever it ranks.
+    asked = [one for one in remedies.ranked[_SHOWN:] if one.name == "prefix sharing"]
+    shown = [*remedies.ranked[:_SHOWN], *asked, *filter(None, [remedies.combination])]
     if not shown:
         console.print("No remedy gains a request; --json says why for each.")
         return
@@ -72,7 +74,7 @@ def _show_traffic(console: Console, load: Load) -> None:
         ]
     console.print(table(title, ("", "value"), rows))
     if load.overloaded:
-        console.print(f"Overloaded: {load.overloaded}", style="bold red")
+        console.print(f"The device is {load.overloaded}", style="bold red")
         return
     columns = ("policy", "fit at once", "mean fits", "p99 fits", "largest rate/s", "for p99")
     console.print(table("", columns, (_policy(policy) for policy in load.policies)))
