@@ -337,3 +337,26 @@ def test_a_full_disk_is_one_line():
 def test_every_command_explains_json(name):
     command = [name, "paging"] if name == "demo" else [name]
     assert "--json" in succeed(*command, "--help")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--compare", "--grid"], "--grid does not go with --compare"),
+        (["--compare", "--rate", "2"], "--rate does not go with --compare"),
+        (["--compare", "--engine", "vllm"], "--engine does not go with --compare"),
+        (["--compare", "--policy", "contiguous"], "--policy does not go with --compare"),
+        (["--compare", "--shared-tokens", "10"], "--shared-tokens does not go with --compare"),
+        (["--engine-option", "version=0.11"], "--engine-option goes with --engine"),
+        (["--efficiency", "0.5"], "give --rate or --trace"),
+    ],
+)
+def test_no_option_of_plan_is_left_out_in_silence(arguments, reason):
+    done = kvhouse("plan", "gpt2", *arguments)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert reason in done.stderr
+
+
+def test_the_engine_version_that_help_names_is_taken():
+    arguments = ["plan", "gpt2", "--engine", "vllm", "--engine-option", "version=0.11", "--json"]
+    assert json.loads(succeed(*arguments))["engine"]["version"] == "0.11.0"

@@ -5,6 +5,8 @@ import pytest
 from kvhouse.devices import Device
 from kvhouse.errors import KvhouseError
 from kvhouse.planner import plan
+from kvhouse.planner.cases import case_for
+from kvhouse.planner.report import Questions, report
 from kvhouse.replayer import replay
 from kvhouse.spec import find_gguf
 
@@ -125,3 +127,11 @@ def test_prefill_is_bound_by_compute():
 def test_impossible_input_is_named(options, reason):
     with pytest.raises(KvhouseError, match=reason):
         plan("llama-2-7b", CARD, **options)
+
+
+def test_a_short_name_of_a_policy_is_written_out():
+    """So that what is told of it is found under the name that every plan uses."""
+    case = case_for("llama-2-7b", CARD, policy="contiguous")
+    told = report(case, Questions(grid=True))
+    assert told.remedies.policy == told.grid.policy == "contiguous-max"
+    assert told.remedies.requests == told.plan.fits[0].requests

@@ -111,7 +111,19 @@ def plan_command(
         "tp": tp,
         "mtp": mtp,
     }
+    if engine_option and engine is None:
+        raise KvhouseError("--engine-option goes with --engine: name the engine")
+    if efficiency != 1 and rate is None and trace is None:
+        raise KvhouseError("--efficiency is for traffic: give --rate or --trace")
     if compare:
+        _alone(
+            policy=policy != "paged",
+            shared_tokens=shared_tokens is not None,
+            grid=with_grid,
+            rate=rate is not None,
+            trace=trace is not None,
+            engine=engine is not None,
+        )
         _compare(model, device, kv_format, case_options, as_json)
         return
     from kvhouse.planner.cases import case_for
@@ -155,6 +167,14 @@ def _compare(
     from kvhouse.views.compare import show_comparison
 
     show_comparison(Console(), comparison)
+
+
+def _alone(**given: bool) -> None:
+    """Refuse what a comparison would leave unanswered."""
+    for name, is_given in given.items():
+        if is_given:
+            option = "--" + name.replace("_", "-")
+            raise KvhouseError(f"{option} does not go with --compare: plan one model with it")
 
 
 def _names(text: str) -> list[str]:

@@ -11,7 +11,8 @@ from kvhouse.planner.engines.block_pools import POOLS, PoolOptions, block_pool
 from kvhouse.planner.engines.llama_cells import LlamaCppOptions
 from kvhouse.planner.engines.llama_cpp import llama_cpp
 from kvhouse.planner.engines.option_values import check
-from kvhouse.planner.engines.sglang import SglangOptions, sglang
+from kvhouse.planner.engines.sglang import sglang
+from kvhouse.planner.engines.sglang_options import SglangOptions
 from kvhouse.planner.engines.slots import SLOTS, SlotOptions, slot_cache
 from kvhouse.planner.engines.transformers import dynamic_cache
 from kvhouse.planner.engines.view import EngineView
