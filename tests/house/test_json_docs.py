@@ -19,7 +19,7 @@ from kvhouse.planner.compare import compare
 from kvhouse.planner.engines.registry import ENGINES
 from kvhouse.planner.report import Questions, report
 from kvhouse.planner.traffic import Traffic
-from kvhouse.replayer import SLO, Setup, read_trace
+from kvhouse.replayer import SLO, Setup, Tiering, read_trace
 from kvhouse.replayer.describe import describe
 from kvhouse.replayer.events import Event
 from kvhouse.replayer.find import Goal, find_min_memory
@@ -110,14 +110,19 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
     sized = plan("llama-2-7b", "a10-24g", context=500)
     trace = read_trace("azure-conv-2023", limit=32)
     sharing = Setup(
-        trace, spec.load("llama-2-7b"), devices.get("a100-80g"), 2**33, prefix_cache=True
+        trace,
+        spec.load("llama-2-7b"),
+        devices.get("a100-80g"),
+        2**33,
+        prefix_cache=True,
+        tiering=Tiering(2**33),
     )
     figures = sharing.drive(slo=SLO(latency=60.0), timeline=2)
     assert figures.rejections
     found = find_min_memory(
         Setup(trace, sharing.model, sharing.device), Goal(SLO(latency=60.0), 0.5)
     )
-    # A search is not asked for a timeline, nor about prefixes.
+    # A search is not asked for a timeline, nor about prefixes and tiers.
     found = replace(found, result=figures)
     drives = {policy: LoggedDrive(figures, "", 0) for policy in POLICIES}
     named = {"model": "", "device": ""}  # which the commands put in front

@@ -2,10 +2,8 @@
 
 import pytest
 
-from kvhouse.core import scheduler
 from kvhouse.devices import Device
 from kvhouse.errors import KvhouseError
-from kvhouse.planner import budget as budgets
 from kvhouse.planner import plan
 from kvhouse.planner.cases import case_for
 from kvhouse.planner.report import Questions, report
@@ -129,10 +127,6 @@ def test_prefill_is_bound_by_compute():
 def test_impossible_input_is_named(options, reason):
     with pytest.raises(KvhouseError, match=reason):
         plan("llama-2-7b", CARD, **options)
-
-
-def test_a_step_has_as_many_tokens_as_the_schedulers():
-    assert budgets.DEFAULT_TOKEN_BUDGET == scheduler.DEFAULT_TOKEN_BUDGET
 
 
 @pytest.mark.parametrize(

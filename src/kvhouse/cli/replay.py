@@ -10,6 +10,7 @@ import typer
 from kvhouse.cli import options
 from kvhouse.cli.output import line_log, plan_log, print_json, progress
 from kvhouse.errors import KvhouseError
+from kvhouse.units import parse_seconds
 
 if TYPE_CHECKING:
     from kvhouse.replayer import SLO, Setup
@@ -47,6 +48,13 @@ def replay_command(
     kv_blocks: options.KvBlocks = None,
     from_log: options.FromLog = None,
     prefix_cache: options.PrefixCache = False,
+    host_memory: options.HostMemory = None,
+    host_link: options.HostLink = None,
+    nvme_memory: options.NvmeMemory = None,
+    nvme_link: options.NvmeLink = None,
+    link_latency: options.LinkLatency = "10us",
+    tier_replacement: options.TierReplacement = "lru",
+    tier_write: options.TierWrite = "back",
     compare: options.Compare = False,
     find: options.Find = None,
     slo_ttft: options.SloTtft = None,
@@ -96,7 +104,7 @@ def replay_command(
         raise KvhouseError("--timeline goes with --json and without --find")
 
     from kvhouse import devices, spec
-    from kvhouse.replayer import SLO, Setup, read_trace
+    from kvhouse.replayer import SLO, Setup, Tiering, read_trace
 
     if from_log and kv_blocks:
         raise KvhouseError("--from-log and --kv-blocks both name the pool: give one of them")
@@ -134,6 +142,15 @@ def replay_command(
         watermark=watermark,
         utilization=utilization,
         as_backlog=backlog,
+        tiering=Tiering(
+            options.size(host_memory),
+            options.rate(host_link),
+            options.size(nvme_memory),
+            options.rate(nvme_link),
+            parse_seconds(link_latency),
+            tier_replacement,
+            tier_write,
+        ),
     )
     if from_log:
         from kvhouse.replayer.from_log import blocks_from_log

@@ -12,9 +12,6 @@ from kvhouse.spec.model import ModelSpec
 #: lives there. vLLM's ``gpu_memory_utilization`` has the same default.
 DEFAULT_UTILIZATION = 0.9
 
-#: Tokens of a step, as the scheduler's own default, whose module would make a plan load numpy.
-DEFAULT_TOKEN_BUDGET = 2048
-
 
 @dataclass(frozen=True, slots=True)
 class Budget:

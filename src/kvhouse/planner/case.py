@@ -5,12 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from kvhouse.core.policy import DEFAULT_WATERMARK, PAGED, Placement, get_policy
+from kvhouse.core.policy import (
+    DEFAULT_TOKEN_BUDGET,
+    DEFAULT_WATERMARK,
+    PAGED,
+    Placement,
+    get_policy,
+)
 from kvhouse.costs import Roofline
 from kvhouse.devices import Device
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import DEFAULT_BLOCK_SIZE, KVLayout, PoolSize
-from kvhouse.planner.budget import DEFAULT_TOKEN_BUDGET, DEFAULT_UTILIZATION, Budget, kv_budget
+from kvhouse.planner.budget import DEFAULT_UTILIZATION, Budget, kv_budget
 from kvhouse.planner.concurrency import requests_that_fit
 from kvhouse.spec.model import DTYPE_BYTES, ModelSpec
 from kvhouse.spec.sharding import shard

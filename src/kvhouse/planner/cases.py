@@ -6,11 +6,11 @@ from numbers import Integral
 from pathlib import Path
 
 from kvhouse import devices, spec
-from kvhouse.core.policy import DEFAULT_WATERMARK, PAGED, get_policy
+from kvhouse.core.policy import DEFAULT_TOKEN_BUDGET, DEFAULT_WATERMARK, PAGED, get_policy
 from kvhouse.devices import Device
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import DEFAULT_BLOCK_SIZE
-from kvhouse.planner.budget import DEFAULT_TOKEN_BUDGET, DEFAULT_UTILIZATION
+from kvhouse.planner.budget import DEFAULT_UTILIZATION
 from kvhouse.planner.case import Case
 from kvhouse.spec.fields import show
 from kvhouse.spec.model import ModelSpec

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from kvhouse.core.policy import DEFAULT_WATERMARK, PAGED, Placement
+from kvhouse.core.policy import DEFAULT_TOKEN_BUDGET, DEFAULT_WATERMARK, PAGED, Placement
 from kvhouse.costs import Roofline, StepCost
 from kvhouse.devices import Device
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
-from kvhouse.planner.budget import DEFAULT_TOKEN_BUDGET
 from kvhouse.planner.concurrency import requests_that_fit
 from kvhouse.spec.model import ModelSpec
 

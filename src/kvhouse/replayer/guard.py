@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from itertools import chain
 from operator import attrgetter, mul
 
 from kvhouse.core.memory import KVMemory
 from kvhouse.core.step import Executor, StepPlan, StepResult
+from kvhouse.core.tiers import Tiers
 from kvhouse.costs import Roofline
 from kvhouse.layout import KVLayout
+from kvhouse.links import Link
 from kvhouse.spec.model import DTYPE_BYTES
 from kvhouse.spec.reach import Reach
 
@@ -41,7 +44,11 @@ class StepGuard:
     """
 
     def __init__(
-        self, executor: Executor, roofline: Roofline, weight_dtype: str | None = None
+        self,
+        executor: Executor,
+        roofline: Roofline,
+        weight_dtype: str | None = None,
+        links: Sequence[Link] = (),
     ) -> None:
         """Guard ``executor``.
 
@@ -49,10 +56,13 @@ class StepGuard:
             executor: Whose steps are looked at.
             roofline: Names the model, its layout, the device and the rates; its sums are not used.
             weight_dtype: How the weights are stored; by default as published.
+            links: The link of each tier below the pool, in their order.
         """
         self.timing = executor.timing
         self._executor = executor
         spec, layout = roofline.spec, roofline.layout
+        self._block_bytes = layout.block_bytes
+        self._links = tuple(link.bandwidth for link in links)
         self._bandwidth = roofline.device.bandwidth
         self._flop_rate = roofline.flop_rate or math.inf  # where none is known, none is asked for
         parameters, multiplied = spec.counted()
@@ -87,7 +97,22 @@ class StepGuard:
                 f"step {plan.index} took {result.seconds} s, but moves {moved:,.0f} bytes and "
                 f"computes {flops:,} FLOPs, for which this device needs {floor} s at least"
             )
+        transfer = self.least_transfer(plan)
+        if not result.seconds >= transfer * (1 - _ROUNDING):
+            raise PhysicsError(
+                f"step {plan.index} took {result.seconds} s, but loads {len(plan.loads):,}, stores "
+                f"{len(plan.stores):,} and moves {len(plan.moves):,} blocks of "
+                f"{self._block_bytes:,} bytes, for which the links need {transfer} s at least"
+            )
         return result
+
+    def least_transfer(self, plan: StepPlan) -> float:
+        """Seconds that the busiest link needs at least in one direction, at full bandwidth."""
+        read = Counter(load.tier for load in plan.loads)
+        written = Counter(store.tier for store in plan.stores)
+        written.update(move.tier + 1 for move in plan.moves)
+        blocks = chain(read.items(), written.items())
+        return max((n * self._block_bytes / self._links[tier] for tier, n in blocks), default=0.0)
 
     def least(self, plan: StepPlan) -> tuple[float, int]:
         """Bytes and FLOPs that the rows of ``plan`` move and compute at least."""
@@ -143,6 +168,16 @@ class ResidencyGuard:
             )
         if plan.index % EVERY == 0:
             self._check_tables(plan)
+        if memory.tiers:
+            self._check_tiers(plan, memory.tiers)
+
+    def _check_tiers(self, plan: StepPlan, tiers: Tiers) -> None:
+        sizes = [tier.config.bytes // self._memory.layout.block_bytes for tier in tiers]
+        places = [(move.tier + 1, move.into) for move in plan.moves]
+        places += [(move.tier, move.slot) for move in plan.moves]
+        places += [(place.tier, place.slot) for place in (*plan.loads, *plan.stores)]
+        if not all(0 <= slot < sizes[tier] for tier, slot in places):
+            raise PhysicsError(f"step {plan.index}: a transfer names a slot outside its tier")
 
     def _check_tables(self, plan: StepPlan) -> None:
         ids = list(chain.from_iterable(table for row in plan.rows for table in row.tables))

@@ -20,6 +20,7 @@ from kvhouse.replayer.results import (
     ReplayResult,
 )
 from kvhouse.replayer.slo import SLO, Goodput
+from kvhouse.replayer.tier_results import TierHits
 from kvhouse.replayer.timeline import Timeline
 
 
@@ -65,6 +66,7 @@ def summarise(
         computed_tokens=sum(interval.tokens for interval in log.intervals),
         reused_tokens=sum(record.reused for record in finished),
         recomputed_tokens=sum(record.recomputed for record in finished),
+        loaded_tokens=sum(record.loaded for record in finished),
         preemptions=sum(interval.preempted for interval in log.intervals),
         steps=sum(interval.step is not None for interval in log.intervals),
         makespan_seconds=makespan,
@@ -80,14 +82,21 @@ def summarise(
         latency_seconds=Distribution.of([record.latency_seconds for record in finished]),
         goodput=Goodput.of(slo, log.requests, makespan) if slo else None,
         refusals=_refusals(log),
-        prefix=_prefix(log, finished, memory) if memory.sharing else None,
+        prefix=_prefix(log, finished, memory) if memory.shares else None,
+        tiers=TierHits.of(finished, memory.tiers, memory.layout.block_bytes)
+        if memory.tiers
+        else None,
         ledger=_ledger(log.intervals, memory),
         timeline=None if timeline is None else Timeline.of(log.intervals, timeline),
     )
 
 
 def _check_conservation(log: DriveLog, finished: list[RequestRecord], rejected: int) -> None:
-    """Every request has ended, and every token was computed once, found, or computed again."""
+    """Every request has ended, and every token was computed once, found, or computed again.
+
+    So, too, what came into the pool (computed, taken up, loaded) is what left it (with requests
+    that finished, or lost in preemptions).
+    """
     if len(finished) + rejected != len(log.requests):
         raise RuntimeError("requests were lost: finished and rejected ones do not add up")
     generated = sum(record.generated for record in finished)
@@ -102,6 +111,13 @@ def _check_conservation(log: DriveLog, finished: list[RequestRecord], rejected: 
         raise RuntimeError(
             f"tokens were lost: {computed} computed where {needed} were needed, {reused} found "
             f"and {recomputed} computed again"
+        )
+    there = sum(record.taken_up + record.loaded for record in finished)
+    lost = sum(record.lost for record in finished)
+    if computed + there != needed + lost:
+        raise RuntimeError(
+            f"tokens were lost: {computed} computed and {there} taken up or loaded, where "
+            f"{needed} were needed and {lost} lost in preemptions"
         )
 
 
@@ -140,7 +156,7 @@ def _prefix(log: DriveLog, finished: list[RequestRecord], memory: KVMemory) -> P
         token_share=_share(tokens, sum(record.prompt_tokens for record in finished)),
         blocks=blocks,
         block_share=_share(blocks, sum(record.prompt_tokens // size for record in finished)),
-        later_tokens=sum(record.reused - record.found for record in finished),
+        later_tokens=sum(r.reused - r.found - r.loaded_first for r in finished),
         saved_bytes=_mean(log.intervals, [interval.ledger.saved for interval in log.intervals]),
     )
 

@@ -6,10 +6,9 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kvhouse.core.policy import DEFAULT_WATERMARK, PAGED, POLICIES, Placement
+from kvhouse.core.policy import DEFAULT_TOKEN_BUDGET, DEFAULT_WATERMARK, PAGED, POLICIES, Placement
 from kvhouse.costs import Roofline
 from kvhouse.errors import KvhouseError
-from kvhouse.planner.budget import DEFAULT_TOKEN_BUDGET
 from kvhouse.planner.concurrency import requests_that_fit
 from kvhouse.planner.traffic.sample import Percentiles, Traffic
 from kvhouse.planner.traffic.stay import MOST_BATCH, Lengths, Stay
