@@ -129,6 +129,24 @@ def test_impossible_input_is_named(options, reason):
         plan("llama-2-7b", CARD, **options)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["kv_memory", "context", "new_tokens", "max_length", "block_size", "token_budget", "tp"],
+)
+@pytest.mark.parametrize("value", [1.5, 16.0, float("inf"), float("nan"), "16", [16]])
+def test_bytes_and_tokens_are_whole(name, value):
+    with pytest.raises(KvhouseError, match=f"{name} .*: give a whole number"):
+        plan("llama-2-7b", CARD, **{name: value})
+
+
+@pytest.mark.parametrize("value", [None, 5, b"x", [], {}])
+def test_what_is_no_name_is_refused(value):
+    with pytest.raises(KvhouseError, match=r"model .*: give a name or a path"):
+        plan(value, CARD)
+    with pytest.raises(KvhouseError, match=r"device .*: give a name or a Device"):
+        plan("llama-2-7b", value)
+
+
 def test_a_short_name_of_a_policy_is_written_out():
     """So that what is told of it is found under the name that every plan uses."""
     case = case_for("llama-2-7b", CARD, policy="contiguous")
