@@ -63,6 +63,14 @@ def test_plan_as_json_and_as_a_table():
     assert "roofline" in text
 
 
+def test_replay_says_that_a_given_pool_does_not_fit():
+    arguments = ["replay", *SLICE, "--model", "llama-3.3-70b", "--device", "rtx-4090"]
+    done = kvhouse(*arguments, "--kv-memory", "8GiB", "--max-length", "512", "--json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["finished"] == 6
+    assert done.stderr.startswith("kvhouse: warning: the weights and this pool do not fit rtx-4090")
+
+
 def test_plan_says_that_weights_do_not_fit():
     text = succeed("plan", "llama-2-13b", "--device", "a10-24g")
     assert "do not fit a10-24g" in text

@@ -18,6 +18,7 @@ from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
 from kvhouse.planner import plan
 from kvhouse.planner.case import Case, rank_of
+from kvhouse.planner.cases import case_for
 from kvhouse.planner.remedies import offload_break_even, remedies
 from kvhouse.planner.remedies.bigger import bigger_cards
 from kvhouse.spec.layers import SlidingAttention
@@ -324,3 +325,11 @@ def test_impossible_options_are_named(case, options, reason):
 def test_impossible_cases_are_named(case, fields, reason):
     with pytest.raises(KvhouseError, match=reason):
         replace(case, **fields)
+
+
+def test_a_bigger_card_gets_what_is_left_beside_the_weights_it_lacked_room_for():
+    """8 GiB of KV do not fit beside 24.2 GiB of weights on 24 GiB; on 40 GiB there is less."""
+    case = case_for("llama-2-13b", "a10-24g", kv_memory=8 * 2**30, context=1500, max_length=4096)
+    (card,) = [one for one in remedies(case).ranked if one.name == "bigger card: a100-40g"]
+    alone = case_for("llama-2-13b", "a100-40g", context=1500, max_length=4096)
+    assert card.requests_after == alone.outcome().requests

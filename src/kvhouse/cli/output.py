@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -17,6 +18,11 @@ class Encodable(Protocol):
     def encode(self) -> bytes:
         """The line, its end included."""
         ...
+
+
+def warn(text: str) -> None:
+    """Say on stderr what a reader of the figures has to know; stdout stays what was asked for."""
+    print(f"kvhouse: warning: {text}", file=sys.stderr)
 
 
 def print_json(data: dict[str, Any]) -> None:

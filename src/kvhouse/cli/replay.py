@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvhouse.cli import options
-from kvhouse.cli.output import line_log, plan_log, print_json, progress
+from kvhouse.cli.output import line_log, plan_log, print_json, progress, warn
 from kvhouse.errors import KvhouseError
 from kvhouse.units import parse_seconds
 
@@ -156,6 +156,9 @@ def replay_command(
         from kvhouse.replayer.from_log import blocks_from_log
 
         setup = replace(setup, kv_blocks=blocks_from_log(from_log, setup.layout))
+    if setup.missing_bytes:
+        missing = f"{setup.missing_bytes:,} bytes"
+        warn(f"the weights and this pool do not fit {device}: {missing} missing; replayed anyway")
     asked = _Asked(setup, model, device, slo, timeline, as_json)
     if find:
         _find(asked, find, slo_share)

@@ -26,6 +26,7 @@ class ComparisonRow:
         kv_format: How keys and values are stored.
         error: Why there are no figures; empty where there are.
         weight_bytes: Bytes of the weights.
+        missing_bytes: What weights and a given KV memory lack to fit; 0 where they fit.
         kv_budget_bytes: What they leave for keys and values; 0 for nothing.
         bytes_per_token: What one more token takes while no layer lets an old one go.
         request_bytes: What a request of ``context`` tokens needs.
@@ -41,6 +42,7 @@ class ComparisonRow:
     kv_format: str
     error: str = ""
     weight_bytes: int | None = None
+    missing_bytes: int | None = None
     kv_budget_bytes: int | None = None
     bytes_per_token: int | None = None
     request_bytes: int | None = None
@@ -125,6 +127,7 @@ def _filled(names: tuple[str, str, str], result: Plan) -> ComparisonRow:
     return ComparisonRow(
         *names,
         weight_bytes=result.budget.weights,
+        missing_bytes=result.budget.missing,
         kv_budget_bytes=result.budget.kv,
         bytes_per_token=result.bytes_per_token,
         request_bytes=result.numbers.logical,

@@ -163,7 +163,7 @@ def plan_case(case: Case) -> Plan:
             decode_speed(roofline, batch, context, case.link_seconds(batch)) for batch in batches
         ),
         compute_bound_batch=compute_bound_batch(roofline, context),
-        prefill_seconds=prefill.seconds,
+        prefill_seconds=prefill.seconds + case.link_seconds(context),
         prefill_bound=prefill.bound,
         compute_bound_prompt=compute_bound_prompt(roofline),
     )

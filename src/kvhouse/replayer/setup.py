@@ -99,6 +99,19 @@ class Setup:
             rule_of(tiers, self.roofline),
         )
 
+    @property
+    def missing_bytes(self) -> int:
+        """What the device lacks for the weights beside a pool that was given; 0 where it fits.
+
+        It is no error: whoever gives a pool may leave the weights out on purpose.
+        """
+        given = self.kv_memory
+        if self.kv_blocks is not None:
+            given = max(1, self.kv_blocks * self.layout.block_bytes)
+        if given is None:
+            return 0
+        return kv_budget(self.model, self.device, self.weight_dtype, 1.0, given).missing
+
     def drive(
         self,
         *,

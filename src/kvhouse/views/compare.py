@@ -17,10 +17,13 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
     title = f"Requests of {each}: contiguous-max and paged (exact), tokens/s at most (modelled)"
     rows = [_row(row) for row in comparison.rows if not row.error]
     if rows:
-        console.print(table(title, _COLUMNS, rows))
+        console.print(table(title, _COLUMNS, rows, names=2))
     for row in comparison.rows:
-        if row.error:
-            console.print(f"{row.model} on {row.device} in {row.kv_format}: {row.error}")
+        reason = row.error
+        if row.missing_bytes:
+            reason = f"does not fit: {bytes_text(row.missing_bytes)} missing"
+        if reason:
+            console.print(f"{row.model} on {row.device} in {row.kv_format}: {reason}")
 
 
 def _row(row: ComparisonRow) -> tuple[str, ...]:

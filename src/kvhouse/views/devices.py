@@ -23,7 +23,7 @@ def show_devices(console: Console, devices: Sequence[Device]) -> None:
     """Print one row a device, a table for each vendor."""
     for vendor in dict.fromkeys(device.vendor for device in devices):
         rows = (_row(device) for device in devices if device.vendor == vendor)
-        console.print(table(vendor, _COLUMNS, rows))
+        console.print(table(vendor, _COLUMNS, rows, names=1))
     console.print(
         "GiB: memory, nominal. GB/s: read from it. 16 bit (bfloat16 or else float16), float8, "
         "float4: dense TFLOP/s, without sparsity. Links: one direction; peer: all links of its "

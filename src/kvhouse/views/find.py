@@ -25,6 +25,8 @@ def show_found(console: Console, title: str, found: Found) -> None:
     heads = [found.unit, "holds", "meet the SLO", "rejected", "preemptions"]
     console.print(table(f"{found.find}: {title}", heads, rows))
     console.print(_answer(found), style="bold")
+    if found.requests_per_second is not None:
+        console.print("A longer trace gives queues more time to grow, and may sustain less.")
     if not found.bounded:
         console.print("It held at every setting that is tried at all.", style="yellow")
     show_results(console, f"At {_value(found, found.value)} ({found.unit})", [found.result])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from kvhouse.errors import KvhouseError
@@ -21,6 +22,11 @@ _KV_DTYPES = {
     "llama.cpp": {"fp32": "f32", "int8": "q8_0", "int4": "q4_0"},
     "tensorrt-llm": {"fp8": "fp8", "int8": "int8"},
 }
+#: What is said where the memory follows from the weights alone.
+_UPPER = (
+    "activations, graphs and other memory are counted as none, so a real log prints less; give "
+    "the engine option used_bytes"
+)
 _SIXTEEN_BITS = ("bf16", "fp16")
 
 
@@ -43,8 +49,15 @@ def applied(engine: str, case: Case, options: Mapping[str, str]) -> EngineView:
         raise KvhouseError(f"unknown engine {show(engine)}: choose one of {', '.join(ENGINES)}")
     known = ENGINES[engine].option_names
     chosen = {name: value for name, value in _of_case(engine, case).items() if name in known}
-    chosen |= from_texts(ENGINES[engine].options, options)
-    return view(engine, case.spec, **chosen)
+    given = from_texts(ENGINES[engine].options, options)
+    found = view(engine, case.spec, **chosen | given)
+    if given.get("tp", case.tp) != case.tp:
+        raise KvhouseError(
+            f"engine option tp={given['tp']}: the plan's budget is for {case.tp}; give --tp too"
+        )
+    if engine.startswith("vllm") and "used_bytes" not in given and not case.budget().given:
+        found = replace(found, notes=(*found.notes, _UPPER))
+    return found
 
 
 def _of_case(engine: str, case: Case) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def bigger_cards(case: Case, table: Iterable[Device] | None = None) -> tuple[Car
     """The smallest devices with more memory on which more requests fit, decoding no slower.
 
     Those of the same vendor come first, and of each size the one with the most bandwidth. A KV
-    memory that the case states grows by the usable part of what is added.
+    memory that the case states grows by the usable part of what is added, less what was missing.
 
     Args:
         case: What is served, and on which device now.
@@ -65,4 +65,4 @@ def _kv_memory(case: Case, device: Device) -> int | None:
     if case.kv_memory is None:
         return None
     added = device.usable_bytes - case.device.usable_bytes
-    return case.kv_memory + int(added * case.utilization)
+    return max(1, case.kv_memory + int(added * case.utilization) - case.budget().missing)

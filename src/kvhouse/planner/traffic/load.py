@@ -230,5 +230,5 @@ def _policy(
         fits_p99=p99 is not None and p99 <= requests,
         use=batch / requests if requests and batch is not None else None,
         largest_rate=stay.largest_rate(mean_fits),
-        largest_rate_p99=stay.largest_rate(p99_fits),
+        largest_rate_p99=stay.largest_rate(p99_fits) if requests else 0.0,
     )
