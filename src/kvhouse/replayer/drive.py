@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,7 +14,10 @@ from kvhouse.core.step import Executor, StepPlan
 from kvhouse.errors import RequestRejected
 from kvhouse.replayer.arrivals import Arrivals
 from kvhouse.replayer.events import Event, Reporter, refusal_reason
-from kvhouse.replayer.records import DriveLog, Interval, RequestRecord
+from kvhouse.replayer.guard import Guard
+from kvhouse.replayer.intervals import Interval, Intervals
+from kvhouse.replayer.leaping import Leap, leap_of
+from kvhouse.replayer.records import DriveLog, RequestRecord
 from kvhouse.replayer.traces import TraceRequest
 
 
@@ -27,11 +31,16 @@ def drive(
     on_ended: Callable[[RequestRecord], None] | None = None,
     on_plan: Callable[[StepPlan], None] | None = None,
     on_event: Callable[[Event], None] | None = None,
+    guard: Guard | None = None,
+    keep: bool = True,
 ) -> DriveLog:
     """Lead ``arrivals`` through ``scheduler`` until all have finished or were rejected.
 
     The clock is virtual: it advances by what the executor says each step took, and over an idle
     gap it jumps to the next arrival, as does the step counter when arrivals go by steps.
+
+    Where nobody asks for plans, and memory and executor allow it, steps in which nothing happens
+    are taken at once. The log is the same, to the last bit.
 
     Args:
         scheduler: Without work; requests and plans are counted from its present state on.
@@ -42,19 +51,28 @@ def drive(
         on_ended: Called for each request that finished or was rejected.
         on_plan: Called for each step's plan, before it is carried out.
         on_event: Called for everything that happens to a request.
+        guard: Looks at every step.
+        keep: Whether the log keeps its intervals, and not only what they come to.
     """
-    state = _Drive(scheduler, executor, arrivals, Reporter(on_event))
+    state = _Drive(scheduler, executor, arrivals, Reporter(on_event), Intervals(keep=keep))
     state.keys = keys or state.keys
     state.on_submitted = on_submitted
     state.on_ended = on_ended or state.on_ended
-    state.on_plan = on_plan or state.on_plan
+    state.on_plan = on_plan
+    state.guard = guard
+    leap = leap_of(scheduler, executor) if on_plan is None else None
     while True:
         state.submit_arrived()
-        if not scheduler.has_work:
-            if not state.wait():
-                return state.log
-            continue
-        state.take_step()
+        if scheduler.has_work:
+            if leap is None or not state.take_stretch(leap):
+                state.take_step()
+        elif not state.wait():
+            break
+    if leap:
+        leap.settle()
+    if guard:
+        guard.settle()
+    return state.log
 
 
 @dataclass(slots=True)
@@ -89,7 +107,12 @@ class _Drive:
     """One drive under way: its clock, its step counter and the records of live requests."""
 
     def __init__(
-        self, scheduler: Scheduler, executor: Executor, arrivals: Arrivals, reporter: Reporter
+        self,
+        scheduler: Scheduler,
+        executor: Executor,
+        arrivals: Arrivals,
+        reporter: Reporter,
+        intervals: Intervals,
     ) -> None:
         self.scheduler = scheduler
         self.executor = executor
@@ -98,8 +121,10 @@ class _Drive:
         self.keys: Callable[[TraceRequest], BlockKeys | None] = _nothing
         self.on_submitted: Callable[[Request, TraceRequest], None] | None = None
         self.on_ended: Callable[[RequestRecord], None] = _nothing
-        self.on_plan: Callable[[StepPlan], None] = _nothing
-        self.log = DriveLog(executor.timing)
+        self.on_plan: Callable[[StepPlan], None] | None = None
+        self.guard: Guard | None = None
+        self.intervals = intervals
+        self.log = DriveLog(executor.timing, intervals=intervals)
         self.now = 0.0
         self.step = 0
         self._live: dict[int, _Live] = {}
@@ -157,18 +182,58 @@ class _Drive:
         for admitted in plan.admitted:
             self._admit(admitted, plan.index)
         self._note_refusal(plan.index)
-        self.on_plan(plan)
+        if self.guard:
+            self.guard.check(plan)
+        if self.on_plan:
+            self.on_plan(plan)
         result, finished = scheduler.carry_out(plan, self.executor)
         self._pass_time(result.seconds, plan, running, ledger)
         self.step += 1
         self.log.sampled += len(result.sampled)
         for sampled in result.sampled:
-            record = self._live[sampled.request].record
-            if record.first_token is None:
-                record.first_token = self.now
-                self.report.first_token(record, plan.index, self.now)
+            self._sample(sampled.request, plan.index)
         for request in finished:
             self._finish(request, plan.index)
+
+    def take_stretch(self, leap: Leap) -> bool:
+        """Take steps up to the next event at once; False where the next must be stepped."""
+        stretch = leap.plan()
+        if stretch is None:
+            return False
+        if not stretch.tokens:
+            raise RuntimeError(f"step {stretch.index} computes nothing while requests wait")
+        for admitted in stretch.admitted:
+            self._admit(admitted.id, stretch.index)
+        self._note_refusal(stretch.index)
+        most, until = stretch.most, math.inf
+        moment = self.arrivals.next_moment(self.step, self.now) if most > 1 else None
+        if moment is not None:
+            step, until = moment
+            if step > self.step:
+                most, until = min(most, step - self.step), math.inf
+        start = self.now
+        seconds, self.now = leap.line(stretch).spend(start, until, most)
+        finished = leap.advance(seconds)
+        if self.guard:
+            self.guard.watch(stretch)
+        self.intervals.add_stretch(stretch, self.scheduler.memory, start, seconds)
+        steps = len(seconds)
+        self.step += steps
+        self._next_plan = stretch.index + steps
+        self.log.sampled += steps * stretch.decoding
+        for request, row in zip(stretch.prompts, stretch.rows, strict=True):
+            if row[2]:
+                self.log.sampled += 1
+                self._sample(request.id, stretch.index)
+        for request in finished:
+            self._finish(request, self._next_plan - 1)
+        return True
+
+    def _sample(self, request: int, step: int) -> None:
+        record = self._live[request].record
+        if record.first_token is None:
+            record.first_token = self.now
+            self.report.first_token(record, step, self.now)
 
     def _admit(self, request: int, step: int) -> None:
         live = self._live[request]
@@ -207,7 +272,7 @@ class _Drive:
     def _pass_time(
         self, seconds: float, plan: StepPlan | None, running: int, ledger: Ledger
     ) -> None:
-        self.log.intervals.append(
+        self.intervals.add(
             Interval(
                 start=self.now,
                 seconds=seconds,

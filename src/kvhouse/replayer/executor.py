@@ -3,10 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
-from kvhouse.core.step import Sampled, StepPlan, StepResult
-from kvhouse.costs import Roofline
+from kvhouse.core.leap import Stretch
+from kvhouse.core.step import Executor, Sampled, StepPlan, StepResult
+from kvhouse.costs import Line, Roofline
 from kvhouse.links import Link, transfer_cost
+
+
+@runtime_checkable
+class LeapingExecutor(Executor, Protocol):
+    """An executor that can tell the times of many steps from what they have in common.
+
+    Its steps give every sampling row a token that does not stop, and have no transfers.
+    """
+
+    @property
+    def leaps(self) -> bool:
+        """Whether it can tell; otherwise ``line`` must not be called."""
+        ...
+
+    def line(self, stretch: Stretch) -> Line:
+        """The times of a stretch's steps, one after the other."""
+        ...
+
+    def taken(self, stretch: Stretch, seconds: Sequence[float]) -> None:
+        """Take note of how long each step of a stretch was said to last."""
+        ...
+
+    def settle(self) -> None:
+        """Finish with what was noted."""
+        ...
 
 
 class ModelledExecutor:
@@ -33,3 +60,18 @@ class ModelledExecutor:
         sampled = tuple(Sampled(row.request) for row in plan.rows if row.samples)
         transfers = transfer_cost(plan, self.roofline.layout.block_bytes, self.links)
         return StepResult(transfers.seconds(self.roofline.step(plan).seconds), sampled)
+
+    @property
+    def leaps(self) -> bool:
+        """Whether steps of the model grow evenly."""
+        return self.roofline.linear
+
+    def line(self, stretch: Stretch) -> Line:
+        """The times of a stretch's steps."""
+        return self.roofline.line(stretch.decoding, stretch.before, stretch.rows)
+
+    def taken(self, stretch: Stretch, seconds: Sequence[float]) -> None:
+        """Nothing to note."""
+
+    def settle(self) -> None:
+        """Nothing was noted."""

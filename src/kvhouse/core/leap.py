@@ -1,0 +1,377 @@
+"""Many steps at once, with exactly the plans that stepping would have made, but none written out.
+
+Between two events (an arrival, an admission, an end, a chunk of a prompt, a dry pool) a decoding
+request only counts up and takes a block now and then. A ``Leaper`` keeps such requests in a
+``Cohort`` and touches one of them only when something happens to it. It changes the scheduler's
+own queue, tables and pool, in the order in which stepping would; what it cannot do so, it leaves
+to ``Scheduler.schedule``: preemption, steps whose budget does not reach every decoding request,
+windows and other kinds of memory that let tokens go, and tiers.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kvhouse.core.check import check
+from kvhouse.core.cohort import Cohort, Member
+from kvhouse.core.memory import KVMemory
+from kvhouse.core.policy import PAGED
+from kvhouse.core.request import Request, RequestState
+
+if TYPE_CHECKING:
+    from kvhouse.core.scheduler import Scheduler
+
+
+@dataclass(slots=True)
+class Stretch:
+    """Steps in a row of which only the first is more than its decoding rows counting up.
+
+    One object serves for all stretches of a leaper: what is to be kept must be copied.
+
+    Attributes:
+        index: Number of the first step.
+        most: Steps that may be taken before the next event, at least 1.
+        decoding: Rows of one token that each step has; all of them sample.
+        before: Tokens in the pool that these have together before the first step.
+        rows: The first step's other rows: first position, tokens, and whether it samples.
+        prompts: The requests of these rows.
+        tokens: Tokens of the first step; ``decoding`` in every later one.
+        written: Tokens in the pool after the first step; each later one adds ``decoding``.
+        admitted: Who got memory in the first step.
+        running: Requests that hold memory.
+        waiting: Requests in the queue.
+        free: Blocks that nobody holds, for each step that was taken.
+        room: Tokens for which running requests hold blocks or may come to fill them, likewise.
+        cached: Free blocks with content, likewise; empty where nothing is shared.
+        free_slots: Slots that nobody holds.
+        external: Free blocks that are of no use to the head of the queue.
+        shared: Blocks that several requests hold.
+        saved: The further holders of these.
+        in_shared: Bytes that requests need in shared blocks, counted once for each holder.
+    """
+
+    index: int = 0
+    most: int = 1
+    decoding: int = 0
+    before: int = 0
+    rows: list[tuple[int, int, bool]] = field(default_factory=list)
+    prompts: list[Request] = field(default_factory=list)
+    tokens: int = 0
+    written: int = 0
+    admitted: list[Request] = field(default_factory=list)
+    running: int = 0
+    waiting: int = 0
+    free: list[int] = field(default_factory=list)
+    room: list[int] = field(default_factory=list)
+    cached: list[int] = field(default_factory=list)
+    free_slots: int = 0
+    external: int = 0
+    shared: int = 0
+    saved: int = 0
+    in_shared: int = 0
+
+
+class Leaper:
+    """Leads a scheduler on by stretches; ``leave`` before the scheduler is used otherwise.
+
+    While it is in charge, the counters of decoding requests stand still; ``sync`` writes them
+    down.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.memory: KVMemory = scheduler.memory
+        self.config = scheduler.config
+        self.stretch = Stretch()
+        self._order = scheduler.order
+        self._size = self.memory.layout.block_size
+        self._paged = self.memory.policy == PAGED and bool(self.memory.layout.groups)
+        self._each = len(self.memory.layout.groups)
+        self._cohort = Cohort(self._order, self._size)
+        #: Running requests that do not decode, in order.
+        self._prompts: list[Request] = []
+        self._room = 0
+        self._inside = False
+
+    @staticmethod
+    def suits(memory: KVMemory) -> bool:
+        """Whether all that requests hold in ``memory`` only grows until they end."""
+        layout = memory.layout
+        return memory.tiers is None and all(
+            group.reach.kind == "all" and group.stride == 1 and group.block_size == layout.block_size
+            for group in layout.groups
+        )
+
+    def enter(self) -> bool:
+        """Take charge; False, and nothing is changed, where a request is at an odd place."""
+        if self._inside:
+            return True
+        cohort, prompts, room = Cohort(self._order, self._size), [], 0
+        for request in self.scheduler.running:
+            room += self._room_of(request)
+            if request.decoding and self._at_its_edge(request):
+                cohort.add(request, self._tables(request))
+            elif request.decoding and self.config.prefill_first:
+                return False
+            else:
+                prompts.append(request)
+        self._cohort, self._prompts, self._room = cohort, prompts, room
+        self._inside = True
+        return True
+
+    def sync(self) -> None:
+        """Write down what every request has computed and generated."""
+        self._cohort.sync()
+        for request in self._cohort.members:
+            self.memory.holding(request).renew()
+
+    def leave(self) -> None:
+        """Give the scheduler back, as stepping would have left it."""
+        if self._inside:
+            self.sync()
+            self._inside = False
+
+    def plan(self) -> Stretch | None:
+        """Begin the next step, and say how many could be taken before the next event.
+
+        Returns:
+            None where the step must be left to ``Scheduler.schedule``; nothing is changed then.
+
+        Raises:
+            RuntimeError: A step is under way.
+        """
+        scheduler, cohort, stretch = self.scheduler, self._cohort, self.stretch
+        if scheduler.under_way:
+            raise RuntimeError("a step is under way: apply it first")
+        prompts_only = self.config.prefill_first
+        beginning = cohort.beginning(cohort.tick) if self._paged else []
+        if len(beginning) * self._each > self.memory.free_blocks:
+            return None
+        left = self._deal(self.config.token_budget, alone=prompts_only)
+        if left < 0 or (prompts_only and cohort.size > self.config.token_budget):
+            self._undo()
+            return None
+        scheduler.refusal = None
+        if not prompts_only:
+            self._begin_blocks(beginning)
+        admitted = scheduler.admit_waiting(left)
+        for request in admitted:
+            self._room += self._room_of(request)
+            insort(self._prompts, request, key=self._order)
+        moving = not prompts_only or not any(request.in_flight for request in self._prompts)
+        if prompts_only and moving:
+            self._begin_blocks(beginning)
+        self._describe(admitted, moving=moving)
+        return stretch
+
+    def advance(self, steps: int) -> list[Request]:
+        """Take the planned step and ``steps - 1`` more, and return the requests that finished."""
+        stretch, cohort = self.stretch, self._cohort
+        self.scheduler.steps += steps
+        finished: list[Request] = []
+        if stretch.decoding:
+            self._take_blocks(steps)
+        rows = stretch.prompts
+        if self.memory.sharing:
+            self._seal(cohort.tick + steps, rows, moving=stretch.decoding > 0)
+        if stretch.decoding:
+            finished = cohort.advance(steps)
+        for request in rows:
+            request.computed += request.in_flight
+            request.in_flight = 0
+            if request.computed == request.known:
+                request.generated += 1
+            if request.generated == request.max_new_tokens:
+                finished.append(request)
+                self._prompts.remove(request)
+            elif request.decoding:
+                self._join(request)
+        if finished:
+            self._retire(finished)
+        if self.config.checked and self._inside:
+            self.sync()
+            check(self.scheduler)
+        return finished
+
+    def _deal(self, budget: int, *, alone: bool) -> int:
+        """Give prompts their tokens among the decoding requests, and return the budget left.
+
+        Args:
+            budget: Tokens of the step.
+            alone: Whether the decoding requests take no part.
+
+        Returns:
+            A negative number where a decoding request would get nothing.
+        """
+        running, others = self.scheduler.running, 0 if alone else self._cohort.size
+        for place, request in enumerate(self._prompts):
+            if others:
+                passed = bisect_left(running, self._order(request), key=self._order) - place
+                between = passed - (self._cohort.size - others)
+                budget -= between
+                others -= between
+            if budget <= 0:
+                break
+            request.in_flight = min(request.remaining, budget)
+            budget -= request.in_flight
+        return budget - others
+
+    def _undo(self) -> None:
+        for request in self._prompts:
+            request.in_flight = 0
+
+    def _begin_blocks(self, beginning: list[Member]) -> None:
+        """Give each of these its next blocks."""
+        if not beginning:
+            return
+        tick, size = self._cohort.tick, self._size
+        blocks = self.memory.pool.take(len(beginning) * self._each)
+        assert blocks is not None, "the pool was looked at before"
+        taken = iter(blocks)
+        for member in beginning:
+            for table in member.tables:
+                table.append(next(taken))
+            left = member.end - tick + 1
+            self._room += size if left > size else left
+
+    def _describe(self, admitted: list[Request], *, moving: bool) -> None:
+        stretch, cohort, scheduler, memory = (
+            self.stretch,
+            self._cohort,
+            self.scheduler,
+            self.memory,
+        )
+        rows, prompts, computed, tokens = [], [], 0, 0
+        for request in self._prompts:
+            first, count = request.computed, request.in_flight
+            computed += first + count
+            if count:
+                rows.append((first, count, first + count == request.known))
+                prompts.append(request)
+                tokens += count
+        stretch.index = scheduler.steps
+        stretch.rows, stretch.prompts, stretch.admitted = rows, prompts, admitted
+        stretch.decoding = cohort.size if moving else 0
+        stretch.before = cohort.computed if moving else 0
+        stretch.tokens = tokens + stretch.decoding
+        stretch.written = cohort.computed + stretch.decoding + computed
+        stretch.running, stretch.waiting = len(scheduler.running), len(scheduler.waiting)
+        stretch.free, stretch.room = [memory.free_blocks], [self._room]
+        stretch.free_slots = memory.slots.free_blocks
+        head = scheduler.waiting.head
+        if not self._paged:
+            stretch.external = memory.pool.unusable(memory.blocks_to_admit(head)) if head else 0
+        if memory.sharing:
+            pool = memory.sharing.pool
+            stretch.cached = [pool.cached_blocks]
+            stretch.shared, stretch.saved = sum(pool.shared_blocks), sum(pool.saved_blocks)
+            stretch.in_shared = sum(
+                (several + further) * group.layer_bytes
+                for several, further, group in zip(
+                    pool.shared_blocks, pool.saved_blocks, memory.layout.groups, strict=True
+                )
+            )
+        stretch.most = 1 if rows or not stretch.decoding else self._quiet()
+
+    def _quiet(self) -> int:
+        """Steps up to the next event, the planned one included."""
+        cohort, memory, refusal = self._cohort, self.memory, self.scheduler.refusal
+        steps = cohort.until_end
+        if not self._paged or steps == 1:
+            return steps
+        floor = 0
+        if refusal is not None:
+            if memory.sharing:  # what the head needs may change with every block taken
+                return 1
+            if not refusal.no_slot and refusal.needed <= refusal.free:
+                floor = refusal.needed  # from there on it is refused for another reason
+        spare = memory.free_blocks - floor
+        most = cohort.size * self._each * -(-steps // self._size)
+        if most <= spare:
+            return steps
+        for step in range(1, steps):
+            spare -= len(cohort.beginning(cohort.tick + step)) * self._each
+            if spare < 0:
+                return step
+        return steps
+
+    def _take_blocks(self, steps: int) -> None:
+        """Give out the blocks of the steps after the planned one."""
+        stretch, cohort, pool = self.stretch, self._cohort, self.memory.pool
+        if steps == 1:
+            return
+        if not self._paged:
+            stretch.free *= steps
+            stretch.room *= steps
+            stretch.cached *= steps
+            return
+        sharing, tick = self.memory.sharing, cohort.tick
+        free, room, cached = stretch.free, stretch.room, stretch.cached
+        for later in range(tick + 1, tick + steps):
+            if sharing:
+                self._seal(later, [], moving=True)
+            beginning = cohort.beginning(later)
+            if beginning:
+                cohort.tick = later
+                self._begin_blocks(beginning)
+            free.append(pool.free_blocks)
+            room.append(self._room)
+            if sharing:
+                cached.append(sharing.pool.cached_blocks)
+        cohort.tick = tick
+
+    def _seal(self, tick: int, rows: list[Request], *, moving: bool) -> None:
+        """Before ``tick``, seal what the step before it has filled, in the order of its rows."""
+        filled = [(self._order(row), row, row.computed, row.in_flight) for row in rows]
+        for member in self._cohort.beginning(tick) if moving else ():
+            request = member.request
+            if request.keys is not None:
+                end = request.computed + tick - member.joined
+                filled.append((member.key, request, end - 1, 1))
+        filled.sort(key=_place)
+        for _, request, first, count in filled:
+            self.memory.seal(request, first, count)
+
+    def _join(self, request: Request) -> None:
+        """Let a request that decodes from now on into the cohort, if it stands where it should."""
+        if self._at_its_edge(request):
+            self._prompts.remove(request)
+            self._cohort.add(request, self._tables(request))
+        elif self.config.prefill_first:
+            self.leave()
+
+    def _retire(self, finished: list[Request]) -> None:
+        scheduler, order = self.scheduler, self._order
+        if len(finished) > 1:
+            finished.sort(key=order)
+        for request in finished:
+            self._room -= self._room_of(request)
+            place = bisect_left(scheduler.running, order(request), key=order)
+            del scheduler.running[place]
+            request.state = RequestState.FINISHED
+            self.memory.end(request)
+
+    def _room_of(self, request: Request) -> int:
+        """Tokens for which a request holds blocks, as far as it may come to fill them."""
+        tables = self.memory.holding(request.id).tables
+        if not tables:
+            return 0
+        return min(len(tables[0].ids) * self._size, request.most_slots)
+
+    def _at_its_edge(self, request: Request) -> bool:
+        """Whether a request holds the blocks of what it has computed and no further one."""
+        if not self._paged:
+            return True
+        held = len(self.memory.holding(request.id).tables[0].ids)
+        return held == -(-request.computed // self._size)
+
+    def _tables(self, request: Request) -> list[list[int]]:
+        if not self._paged:
+            return []
+        return [table.ids for table in self.memory.holding(request.id).tables]
+
+
+def _place(entry: tuple[tuple[int, int], Request, int, int]) -> tuple[int, int]:
+    return entry[0]
