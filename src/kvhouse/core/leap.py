@@ -11,9 +11,11 @@ windows and other kinds of memory that let tokens go, and tiers.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kvhouse.core.cached_pool import CachedPool
 from kvhouse.core.check import check
 from kvhouse.core.cohort import Cohort, Member
 from kvhouse.core.memory import KVMemory
@@ -224,17 +226,19 @@ class Leaper:
 
     def _begin_blocks(self, beginning: list[Member]) -> None:
         """Give each of these its next blocks."""
-        if not beginning:
-            return
-        tick, size = self._cohort.tick, self._size
-        blocks = self.memory.pool.take(len(beginning) * self._each)
-        assert blocks is not None, "the pool was looked at before"
-        taken = iter(blocks)
+        if beginning:
+            blocks = self.memory.pool.take(len(beginning) * self._each)
+            assert blocks is not None, "the pool was looked at before"
+            self._hand_out(beginning, self._cohort.tick, iter(blocks))
+
+    def _hand_out(self, beginning: list[Member], tick: int, blocks: Iterator[int]) -> None:
+        size, room = self._size, self._room
         for member in beginning:
             for table in member.tables:
-                table.append(next(taken))
+                table.append(next(blocks))
             left = member.end - tick + 1
-            self._room += size if left > size else left
+            room += size if left > size else left
+        self._room = room
 
     def _describe(self, admitted: list[Request], *, moving: bool) -> None:
         stretch, cohort, scheduler, memory = (
@@ -307,20 +311,34 @@ class Leaper:
             stretch.room *= steps
             stretch.cached *= steps
             return
-        sharing, tick = self.memory.sharing, cohort.tick
-        free, room, cached = stretch.free, stretch.room, stretch.cached
-        for later in range(tick + 1, tick + steps):
-            if sharing:
-                self._seal(later, [], moving=True)
-            beginning = cohort.beginning(later)
+        later = range(cohort.tick + 1, cohort.tick + steps)
+        if self.memory.sharing:
+            self._take_one_by_one(later, self.memory.sharing.pool)
+            return
+        beginning = list(map(cohort.beginning, later))
+        blocks = pool.take(sum(map(len, beginning)) * self._each)
+        assert blocks is not None, "the pool was looked at before"
+        taken, free = iter(blocks), stretch.free[0]
+        for tick, members in zip(later, beginning, strict=True):
+            if members:
+                self._hand_out(members, tick, taken)
+                free -= len(members) * self._each
+            stretch.free.append(free)
+            stretch.room.append(self._room)
+
+    def _take_one_by_one(self, ticks: range, pool: CachedPool) -> None:
+        """The same where a block that is taken may hold what another is sealed with."""
+        stretch, cohort = self.stretch, self._cohort
+        for tick in ticks:
+            self._seal(tick, [], moving=True)
+            beginning = cohort.beginning(tick)
             if beginning:
-                cohort.tick = later
-                self._begin_blocks(beginning)
-            free.append(pool.free_blocks)
-            room.append(self._room)
-            if sharing:
-                cached.append(sharing.pool.cached_blocks)
-        cohort.tick = tick
+                blocks = pool.take(len(beginning) * self._each)
+                assert blocks is not None, "the pool was looked at before"
+                self._hand_out(beginning, tick, iter(blocks))
+            stretch.free.append(pool.free_blocks)
+            stretch.room.append(self._room)
+            stretch.cached.append(pool.cached_blocks)
 
     def _seal(self, tick: int, rows: list[Request], *, moving: bool) -> None:
         """Before ``tick``, seal what the step before it has filled, in the order of its rows."""

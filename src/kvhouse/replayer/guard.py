@@ -61,6 +61,7 @@ class StepGuard:
         """
         self.timing = executor.timing
         self._executor = executor
+        self._leaping = executor if isinstance(executor, LeapingExecutor) else None
         spec, layout = roofline.spec, roofline.layout
         self._bandwidth = roofline.device.bandwidth
         self._flop_rate = roofline.flop_rate or math.inf  # where none is known, none is asked for
@@ -99,12 +100,12 @@ class StepGuard:
     @property
     def leaps(self) -> bool:
         """Whether the executor can tell the times of many steps at once."""
-        return isinstance(self._executor, LeapingExecutor) and self._executor.leaps
+        return self._leaping is not None and self._leaping.leaps
 
     def line(self, stretch: Stretch) -> Line:
         """The executor's times of a stretch's steps."""
-        assert isinstance(self._executor, LeapingExecutor), "asked for without having said so"
-        return self._executor.line(stretch)
+        assert self._leaping is not None, "it has not said that it leaps"
+        return self._leaping.line(stretch)
 
     def taken(self, stretch: Stretch, seconds: Sequence[float]) -> None:
         """Note what a stretch's steps move and compute at least; every step is looked at later.
@@ -246,6 +247,7 @@ class ResidencyGuard:
         whole = [group for group in layout.groups if group.reach.kind == "all"]
         self._token_bytes = sum(group.entry_bytes for group in whole if group.stride == 1)
         self._leaps = 0
+        self._noted, self._free = array("q"), array("q")
 
     def check(self, plan: StepPlan) -> None:
         """Look at a step.
@@ -265,19 +267,17 @@ class ResidencyGuard:
             self._check_tables(plan.index, chain.from_iterable(tables))
 
     def watch(self, stretch: Stretch) -> None:
-        """Look at the steps of a stretch; at the tables in one of ``EVERY`` stretches.
+        """Note the steps of a stretch, and look at the tables in one of ``EVERY`` stretches.
 
         Raises:
             PhysicsError: As for ``check``.
         """
-        block, total = self._memory.layout.block_bytes, self._memory.total_blocks
-        tokens, bytes_each = stretch.written, self._token_bytes
-        saved = stretch.saved
-        for later, free in enumerate(stretch.free):
-            held = total - free + saved
-            if tokens * bytes_each > held * block or free < 0:
-                raise PhysicsError(_no_room(stretch.index + later, tokens, bytes_each, held, block))
-            tokens += stretch.decoding
+        self._noted.extend(
+            (stretch.index, len(stretch.free), stretch.written, stretch.decoding, stretch.saved)
+        )
+        self._free.extend(stretch.free)
+        if len(self._free) >= _CHUNK:
+            self.settle()
         self._leaps += 1
         if self._leaps % EVERY == 0:
             holders = map(self._memory.holding, self._memory.holders)
@@ -286,7 +286,26 @@ class ResidencyGuard:
             )
 
     def settle(self) -> None:
-        """Nothing was left for later."""
+        """Look at all steps that were noted.
+
+        Raises:
+            PhysicsError: As for ``check``.
+        """
+        if not self._free:
+            return
+        table = np.frombuffer(self._noted, dtype=np.int64).reshape(-1, 5)
+        free = np.frombuffer(self._free, dtype=np.int64)
+        self._noted, self._free = array("q"), array("q")
+        index, steps, written, more, saved = table.T
+        later = np.arange(len(free)) - np.repeat(np.cumsum(steps) - steps, steps)
+        block, total = self._memory.layout.block_bytes, self._memory.total_blocks
+        tokens = np.repeat(written, steps) + later * np.repeat(more, steps)
+        held = total - free + np.repeat(saved, steps)
+        wrong = np.flatnonzero((tokens * self._token_bytes > held * block) | (free < 0))
+        if len(wrong):
+            at = wrong[0]
+            step = np.repeat(index, steps)[at] + later[at]
+            raise PhysicsError(_no_room(step, tokens[at], self._token_bytes, held[at], block))
 
     def _check_tables(self, step: int, blocks: Iterable[int]) -> None:
         ids = list(blocks)
