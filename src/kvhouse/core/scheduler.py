@@ -83,7 +83,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether any request is waiting or running."""
-        return bool(self.waiting or self.running)
+        return bool(self.running or self.waiting)
 
     @property
     def under_way(self) -> bool:

@@ -60,7 +60,9 @@ def drive(
     state.on_ended = on_ended or state.on_ended
     state.on_plan = on_plan
     state.guard = guard
-    leap = leap_of(scheduler, executor) if on_plan is None else None
+    leap = None
+    if on_plan is None:
+        leap = leap_of(scheduler, executor, state.intervals, guard)
     while True:
         state.submit_arrived()
         if scheduler.has_work:
@@ -70,8 +72,6 @@ def drive(
             break
     if leap:
         leap.settle()
-    if guard:
-        guard.settle()
     return state.log
 
 
@@ -213,10 +213,7 @@ class _Drive:
                 most, until = min(most, step - self.step), math.inf
         start = self.now
         seconds, self.now = leap.line(stretch).spend(start, until, most)
-        finished = leap.advance(seconds)
-        if self.guard:
-            self.guard.watch(stretch)
-        self.intervals.add_stretch(stretch, self.scheduler.memory, start, seconds)
+        finished = leap.advance(start, seconds)
         steps = len(seconds)
         self.step += steps
         self._next_plan = stretch.index + steps

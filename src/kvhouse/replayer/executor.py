@@ -9,6 +9,7 @@ from kvhouse.core.leap import Stretch
 from kvhouse.core.step import Executor, Sampled, StepPlan, StepResult
 from kvhouse.costs import Line, Roofline
 from kvhouse.links import Link, transfer_cost
+from kvhouse.replayer.stretches import Stretches
 
 
 @runtime_checkable
@@ -27,12 +28,8 @@ class LeapingExecutor(Executor, Protocol):
         """The times of a stretch's steps, one after the other."""
         ...
 
-    def taken(self, stretch: Stretch, seconds: Sequence[float]) -> None:
-        """Take note of how long each step of a stretch was said to last."""
-        ...
-
-    def settle(self) -> None:
-        """Finish with what was noted."""
+    def look_at(self, stretches: Stretches) -> None:
+        """Look at stretches that were taken."""
         ...
 
 
@@ -70,8 +67,5 @@ class ModelledExecutor:
         """The times of a stretch's steps."""
         return self.roofline.line(stretch.decoding, stretch.before, stretch.rows)
 
-    def taken(self, stretch: Stretch, seconds: Sequence[float]) -> None:
-        """Nothing to note."""
-
-    def settle(self) -> None:
-        """Nothing was noted."""
+    def look_at(self, stretches: Stretches) -> None:
+        """Nothing to see: its times are its own."""

@@ -8,9 +8,8 @@ Where something is not worth working out, less is asked, never more: the guard k
 from __future__ import annotations
 
 import math
-from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import chain
 from operator import attrgetter, mul
 from typing import Protocol
@@ -23,13 +22,12 @@ from kvhouse.core.step import Executor, StepPlan, StepResult
 from kvhouse.costs import Line, Roofline
 from kvhouse.layout import KVLayout
 from kvhouse.replayer.executor import LeapingExecutor
+from kvhouse.replayer.stretches import Stretches, places
 from kvhouse.spec.model import DTYPE_BYTES
 from kvhouse.spec.reach import Reach
 
-#: Block tables are looked through, block by block, in one step of so many.
+#: Block tables are looked through, block by block, in one step of so many, or one stretch.
 EVERY = 64
-#: Steps of leaps are looked at so many at a time.
-_CHUNK = 1 << 15
 
 # Called once for each row of each step.
 _FIRST, _COUNT, _SAMPLES = map(attrgetter, ("first", "count", "samples"))
@@ -73,7 +71,6 @@ class StepGuard:
         stored = spec.weight_bytes(weight_dtype)
         widest = max(stored / parameters, DTYPE_BYTES.get(spec.dtype, 0))
         self._body_bytes = max(0.0, stored - (parameters - self._body) * widest)
-        self._checked = LeapChecks(self._bandwidth, self._flop_rate)
         self._entries: Counter[Reach] = Counter()
         self._pair_flops: Counter[Reach] = Counter()
         self._state_bytes = 0
@@ -107,42 +104,35 @@ class StepGuard:
         assert self._leaping is not None, "it has not said that it leaps"
         return self._leaping.line(stretch)
 
-    def taken(self, stretch: Stretch, seconds: Sequence[float]) -> None:
-        """Note what a stretch's steps move and compute at least; every step is looked at later.
-
-        Raises:
-            PhysicsError: A step noted earlier took less time than it can.
-        """
-        tokens, before, inner = stretch.tokens, stretch.before, stretch.decoding
-        samples, pairs = stretch.decoding, 0
-        for first, count, sampled in stretch.rows:
-            before += first
-            samples += sampled
-            pairs += count * first
-            inner += (count * count + count) // 2
-        entry = pair = 0
-        for reach, pair_flops in self._pair_flops.items():
-            if reach.kind == "all":
-                pair += pair_flops
-                entry += self._entries[reach]
-        rows = stretch.decoding + len(stretch.rows)
-        self._checked.note(
-            stretch.index,
-            self._body_bytes + self._state_bytes * rows + entry * (before + tokens),
-            entry * stretch.decoding,
-            2 * (self._body * tokens + self._head * samples)
-            + pair * (stretch.before + pairs + inner),
-            pair * stretch.decoding,
-            seconds,
-        )
-
-    def settle(self) -> None:
-        """Look at all steps that were noted.
+    def look_at(self, stretches: Stretches) -> None:
+        """Look at every step of stretches that were taken.
 
         Raises:
             PhysicsError: One took less time than it can.
         """
-        self._checked.settle()
+        table = stretches.table()
+        stretch, later = places(table["steps"])
+        whole = [reach for reach in self._pair_flops if reach.kind == "all"]
+        entry = sum(self._entries[reach] for reach in whole)
+        pair = sum(self._pair_flops[reach] for reach in whole)
+        decoding, before, tokens = table["decoding"], table["before"], table["tokens"]
+        first_moved = (
+            self._body_bytes
+            + self._state_bytes * (decoding + table["rows"])
+            + float(entry) * (before + table["firsts"] + tokens)
+        )
+        samples = decoding + table["samples"]
+        first_flops = 2.0 * (float(self._body) * tokens + float(self._head) * samples)
+        first_flops += float(pair) * (before + decoding + table["products"] + table["pairs"])
+        rows = later * decoding[stretch]  # what the decoding rows have grown by
+        moved, flops = first_moved[stretch] + entry * rows, first_flops[stretch] + pair * rows
+        floors = np.maximum(moved / self._bandwidth, flops / self._flop_rate)
+        seconds = np.frombuffer(stretches.seconds)
+        wrong = np.flatnonzero(~(seconds >= floors * (1 - _ROUNDING)))
+        if len(wrong):
+            at = wrong[0]
+            step = int(table["index"][stretch[at]] + later[at])
+            raise PhysicsError(_too_fast(step, seconds[at], moved[at], int(flops[at]), floors[at]))
 
     def least(self, plan: StepPlan) -> tuple[float, int]:
         """Bytes and FLOPs that the rows of ``plan`` move and compute at least."""
@@ -171,50 +161,6 @@ class StepGuard:
         return moved, flops
 
 
-class LeapChecks:
-    """What steps need at least beside what they took, looked at many at a time."""
-
-    def __init__(self, bandwidth: float, flop_rate: float) -> None:
-        self._bandwidth = bandwidth
-        self._flop_rate = flop_rate
-        self._noted, self._seconds = array("d"), array("d")
-
-    def note(
-        self,
-        index: int,
-        moved: float,
-        more_moved: float,
-        flops: int,
-        more_flops: int,
-        seconds: Sequence[float],
-    ) -> None:
-        """Note steps in a row, by what the first needs and each later one more."""
-        self._noted.extend((index, len(seconds), moved, more_moved, flops, more_flops))
-        self._seconds.extend(seconds)
-        if len(self._seconds) >= _CHUNK:
-            self.settle()
-
-    def settle(self) -> None:
-        """Look at all of them; see ``StepGuard``."""
-        if not self._seconds:
-            return
-        table, seconds = np.frombuffer(self._noted).reshape(-1, 6), np.frombuffer(self._seconds)
-        self._noted, self._seconds = array("d"), array("d")
-        steps = table[:, 1].astype(np.int64)
-        index, _, moved, more_moved, flops, more_flops = np.repeat(table, steps, axis=0).T
-        later = np.arange(len(seconds)) - np.repeat(np.cumsum(steps) - steps, steps)
-        moved, flops = moved + later * more_moved, flops + later * more_flops
-        floors = np.maximum(moved / self._bandwidth, flops / self._flop_rate)
-        wrong = np.flatnonzero(~(seconds >= floors * (1 - _ROUNDING)))
-        if len(wrong):
-            at = wrong[0]
-            raise PhysicsError(
-                _too_fast(
-                    int(index[at] + later[at]), seconds[at], moved[at], int(flops[at]), floors[at]
-                )
-            )
-
-
 def _too_fast(step: int, seconds: float, moved: float, flops: int, floor: float) -> str:
     return (
         f"step {step} took {seconds} s, but moves {moved:,.0f} bytes and computes {flops:,} FLOPs, "
@@ -229,12 +175,12 @@ class Guard(Protocol):
         """Look at a step."""
         ...
 
-    def watch(self, stretch: Stretch) -> None:
-        """Look at the steps of a stretch, now or later."""
+    def look_at(self, stretches: Stretches) -> None:
+        """Look at every step of stretches."""
         ...
 
-    def settle(self) -> None:
-        """Look at all that was left for later."""
+    def look_at_tables(self, step: int) -> None:
+        """Look at the block tables as they are."""
         ...
 
 
@@ -246,8 +192,6 @@ class ResidencyGuard:
         layout: KVLayout = memory.layout
         whole = [group for group in layout.groups if group.reach.kind == "all"]
         self._token_bytes = sum(group.entry_bytes for group in whole if group.stride == 1)
-        self._leaps = 0
-        self._noted, self._free = array("q"), array("q")
 
     def check(self, plan: StepPlan) -> None:
         """Look at a step.
@@ -266,46 +210,32 @@ class ResidencyGuard:
             tables = (table for row in plan.rows for table in row.tables)
             self._check_tables(plan.index, chain.from_iterable(tables))
 
-    def watch(self, stretch: Stretch) -> None:
-        """Note the steps of a stretch, and look at the tables in one of ``EVERY`` stretches.
+    def look_at(self, stretches: Stretches) -> None:
+        """Look at every step of stretches that were taken.
 
         Raises:
             PhysicsError: As for ``check``.
         """
-        self._noted.extend(
-            (stretch.index, len(stretch.free), stretch.written, stretch.decoding, stretch.saved)
-        )
-        self._free.extend(stretch.free)
-        if len(self._free) >= _CHUNK:
-            self.settle()
-        self._leaps += 1
-        if self._leaps % EVERY == 0:
-            holders = map(self._memory.holding, self._memory.holders)
-            self._check_tables(
-                stretch.index, chain.from_iterable(holding.blocks() for holding in holders)
-            )
-
-    def settle(self) -> None:
-        """Look at all steps that were noted.
-
-        Raises:
-            PhysicsError: As for ``check``.
-        """
-        if not self._free:
-            return
-        table = np.frombuffer(self._noted, dtype=np.int64).reshape(-1, 5)
-        free = np.frombuffer(self._free, dtype=np.int64)
-        self._noted, self._free = array("q"), array("q")
-        index, steps, written, more, saved = table.T
-        later = np.arange(len(free)) - np.repeat(np.cumsum(steps) - steps, steps)
+        table = stretches.table()
+        stretch, later = places(table["steps"])
+        free = np.frombuffer(stretches.free, dtype=np.int64)
         block, total = self._memory.layout.block_bytes, self._memory.total_blocks
-        tokens = np.repeat(written, steps) + later * np.repeat(more, steps)
-        held = total - free + np.repeat(saved, steps)
+        tokens = table["written"][stretch] + later * table["decoding"][stretch]
+        held = total - free + table["saved"][stretch]
         wrong = np.flatnonzero((tokens * self._token_bytes > held * block) | (free < 0))
         if len(wrong):
             at = wrong[0]
-            step = np.repeat(index, steps)[at] + later[at]
+            step = table["index"][stretch[at]] + later[at]
             raise PhysicsError(_no_room(step, tokens[at], self._token_bytes, held[at], block))
+
+    def look_at_tables(self, step: int) -> None:
+        """Look at the block tables as they are.
+
+        Raises:
+            PhysicsError: A block lies in two of them, or outside the pool.
+        """
+        holders = map(self._memory.holding, self._memory.holders)
+        self._check_tables(step, chain.from_iterable(holding.blocks() for holding in holders))
 
     def _check_tables(self, step: int, blocks: Iterable[int]) -> None:
         ids = list(blocks)

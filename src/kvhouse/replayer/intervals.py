@@ -5,30 +5,27 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from operator import attrgetter
+from typing import overload
 
 import numpy as np
 
-from kvhouse.core.leap import Stretch
 from kvhouse.core.ledger import LEDGER_CLASSES, Ledger
 from kvhouse.core.memory import KVMemory
 from kvhouse.replayer.exact import ExactSum
+from kvhouse.replayer.stretches import Floats, Ints, Stretches, places
 
 #: What is averaged over time.
 LEVELS = ("running", "waiting", *LEDGER_CLASSES, "saved")
 #: Steps after which what was noted of them is summed up.
 _CHUNK = 1 << 15
-#: What is noted once for steps in a row; ``more_`` is what each later step adds.
-_PIECE = (
-    *("steps", "index", "tokens", "more_tokens", "running", "waiting", "preempted"),
-    *("used", "more_used", "written", "room_bytes", "free_bytes", "unheld"),
-    *("external", "shared", "saved", "total"),
+#: What is noted of an interval, in this order, beside its beginning and its seconds.
+_NOTED = (
+    *("position", "index", "tokens", "running", "waiting", "preempted"),
+    *("total", *LEDGER_CLASSES, "saved"),
 )
 #: The index of a wait, which is no step.
 _WAIT = -1
-
-Ints = np.ndarray[Any, np.dtype[np.int64]]
-Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +58,14 @@ class Intervals(Sequence[Interval]):
 
     What is asked of them as a whole is summed up as they come and needs no memory for each. The
     intervals themselves can be looked at where they are kept.
+
+    Attributes:
+        count: Intervals so far, those included whose place was taken and who come later.
     """
 
     def __init__(self, intervals: Iterable[Interval] = (), *, keep: bool = True) -> None:
         """Args: intervals: To begin with. keep: Whether the intervals can be looked at later."""
+        self.count = 0
         self._keep = keep
         self._tokens = self._preempted = self._steps = 0
         self._peaks = dict.fromkeys(LEVELS, 0)
@@ -72,7 +73,7 @@ class Intervals(Sequence[Interval]):
         self._fragmented = ExactSum()
         self._areas = {name: ExactSum() for name in LEVELS}
         self._kept: list[dict[str, Ints | Floats]] = []
-        self._renew()
+        self._noted, self._starts, self._spans = array("q"), array("d"), array("d")
         for interval in intervals:
             self.add(interval)
 
@@ -81,57 +82,21 @@ class Intervals(Sequence[Interval]):
         """The same intervals with their sums."""
         return intervals if isinstance(intervals, cls) else cls(intervals)
 
-    def _renew(self) -> None:
-        self._pieces, self._starts, self._spans = array("q"), array("d"), array("d")
-        self._free, self._room, self._cached = array("q"), array("q"), array("q")
-
     def add(self, interval: Interval) -> None:
         """Add one interval."""
         ledger = interval.ledger
         self._starts.append(interval.start)
         self._spans.append(interval.seconds)
-        self._room.append(ledger.reserved)
-        self._free.append(ledger.free + ledger.cached + ledger.external)
-        self._cached.append(ledger.cached)
         index = _WAIT if interval.step is None else interval.step
-        self._pieces.extend(
-            (
-                *(1, index, interval.tokens, 0, interval.running, interval.waiting),
-                *(interval.preempted, ledger.used, 0, 0, 1, 1, 0),
-                *(ledger.external, ledger.shared, ledger.saved, ledger.total),
-            )
-        )
+        counts = interval.tokens, interval.running, interval.waiting, interval.preempted
+        self._noted.extend((self.count, index, *counts, *_BYTES(ledger)))
+        self.count += 1
         if len(self._spans) >= _CHUNK:
             self._sum_up()
 
-    def add_stretch(
-        self, stretch: Stretch, memory: KVMemory, start: float, seconds: list[float]
-    ) -> None:
-        """Add the steps of a stretch that were taken, of so many seconds each."""
-        layout, steps = memory.layout, len(seconds)
-        block, slot = layout.block_bytes, layout.slot_bytes
-        entry = layout.bytes_per_token
-        written = entry * stretch.written
-        self._starts.append(start)
-        self._spans.extend(seconds)
-        self._room.extend(stretch.room)
-        self._free.extend(stretch.free)
-        if stretch.cached:
-            self._cached.extend([blocks * block for blocks in stretch.cached])
-        else:
-            self._cached.frombytes(bytes(self._cached.itemsize * steps))
-        self._pieces.extend(
-            (
-                *(steps, stretch.index, stretch.tokens, stretch.decoding),
-                *(stretch.running, stretch.waiting, 0),
-                *(written + slot * stretch.running - stretch.in_shared, entry * stretch.decoding),
-                *(written, entry, block, slot * stretch.free_slots),
-                *(stretch.external * block, stretch.shared * block, stretch.saved * block),
-                memory.total_bytes,
-            )
-        )
-        if len(self._spans) >= _CHUNK:
-            self._sum_up()
+    def add_stretches(self, stretches: Stretches, memory: KVMemory) -> None:
+        """Add the steps of stretches, whose places among the others are theirs already."""
+        self._take_in(_columns_of(stretches, memory))
 
     @property
     def tokens(self) -> int:
@@ -183,11 +148,13 @@ class Intervals(Sequence[Interval]):
         if not self._keep:
             raise RuntimeError("the intervals of this drive were summed up and not kept")
         if len(self._kept) > 1:
+            order = np.argsort(np.concatenate([part["position"] for part in self._kept]))
             whole = {
-                name: np.concatenate([part[name] for part in self._kept]) for name in self._kept[0]
+                name: np.concatenate([part[name] for part in self._kept])[order]
+                for name in self._kept[0]
             }
             self._kept = [whole]
-        return self._kept[0] if self._kept else _columns_of(*_NOTHING)
+        return self._kept[0] if self._kept else _NOTHING
 
     def __len__(self) -> int:
         return len(self.columns()["seconds"])
@@ -218,76 +185,73 @@ class Intervals(Sequence[Interval]):
         return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
 
     def _sum_up(self) -> None:
-        """Bring everything that was noted into the sums."""
-        if not self._spans:
-            return
-        pieces = np.frombuffer(self._pieces, dtype=np.int64).reshape(-1, len(_PIECE))
-        per_step = (
-            np.frombuffer(column, dtype=np.int64)
-            for column in (self._room, self._free, self._cached)
-        )
-        starts, spans = np.frombuffer(self._starts), np.frombuffer(self._spans)
-        columns = _columns_of(pieces, starts, spans, *per_step)
-        self._renew()
+        """Bring everything that was noted of single intervals into the sums."""
+        if self._spans:
+            noted = np.frombuffer(self._noted, dtype=np.int64).reshape(-1, len(_NOTED))
+            columns: dict[str, Ints | Floats] = dict(zip(_NOTED, noted.T, strict=True))
+            columns["later"] = np.zeros(len(noted), dtype=np.int64)
+            columns["start"] = np.frombuffer(self._starts)
+            columns["seconds"] = np.frombuffer(self._spans)
+            self._noted, self._starts, self._spans = array("q"), array("d"), array("d")
+            self._take_in(columns)
+
+    def _take_in(self, columns: dict[str, Ints | Floats]) -> None:
+        spans = columns["seconds"]
         self._tokens += int(columns["tokens"].sum())
         self._preempted += int(columns["preempted"].sum())
         self._steps += int(np.count_nonzero(columns["index"] != _WAIT))
         self._seconds.add(spans)
         self._fragmented.add(spans[columns["external"] > 0])
         for name in LEVELS:
-            level = columns[name]
-            peak = int(level.max())
+            peak = int(columns[name].max())
             self._peaks[name] = max(self._peaks[name], peak)
             if peak:
-                self._areas[name].add(spans * level)
+                self._areas[name].add(spans * columns[name])
         if self._keep:
             self._kept.append(columns)
 
 
-def _columns_of(
-    pieces: Ints, starts: Floats, spans: Floats, room: Ints, free: Ints, cached: Ints
-) -> dict[str, Ints | Floats]:
-    """One value for each interval, from what was noted of the pieces and of each interval.
+def _columns_of(stretches: Stretches, memory: KVMemory) -> dict[str, Ints | Floats]:
+    """One value for each step.
 
-    ``start`` is the piece's, and ``later`` says how many intervals of the piece went before.
+    ``start`` is the stretch's, and ``later`` says how many of its steps went before.
     """
-    steps = pieces[:, 0]
-    firsts = np.cumsum(steps) - steps
-    place = np.repeat(np.arange(len(steps)), steps)
-    later = np.arange(len(spans)) - firsts[place]
-
-    def of(name: str) -> Ints:
-        return pieces[place, _PIECE.index(name)]
-
-    growth = later * of("more_used")
-    used, external, shared, total = of("used") + growth, of("external"), of("shared"), of("total")
-    reserved = room * of("room_bytes") - of("written") - growth
-    unheld = free * of("free_bytes") + of("unheld")
-    index = of("index")
+    layout, table = memory.layout, stretches.table()
+    stretch, later = places(table["steps"])
+    of = {name: column[stretch] for name, column in table.items()}
+    entry, block, slot = layout.bytes_per_token, layout.block_bytes, layout.slot_bytes
+    written = (of["written"] + later * of["decoding"]) * entry
+    unheld = np.frombuffer(stretches.free, dtype=np.int64) * block + slot * of["free_slots"]
+    cached = np.zeros(len(stretches), dtype=np.int64)
+    if stretches.cached:
+        cached = np.frombuffer(stretches.cached, dtype=np.int64) * block
+    used = written + slot * of["running"] - of["in_shared"]
+    reserved = np.frombuffer(stretches.room, dtype=np.int64) * entry - written
+    shared, external = of["shared"] * block, of["external"] * block
     return {
-        "start": starts[place],
+        "position": of["position"] + later,
+        "start": np.frombuffer(stretches.starts)[stretch],
         "later": later,
-        "seconds": spans,
-        "index": index + later * (index != _WAIT),
-        "tokens": np.where(later > 0, of("more_tokens"), of("tokens")),
-        "running": of("running"),
-        "waiting": of("waiting"),
-        "preempted": of("preempted"),
-        "total": total,
+        "seconds": np.frombuffer(stretches.seconds),
+        "index": of["index"] + later,
+        "tokens": np.where(later > 0, of["decoding"], of["tokens"]),
+        "running": of["running"],
+        "waiting": of["waiting"],
+        "preempted": np.zeros_like(cached),
+        "total": np.full_like(cached, memory.total_bytes),
         "used": used,
         "shared": shared,
         "reserved": reserved,
-        "internal": total - unheld - used - shared - reserved,
+        "internal": memory.total_bytes - unheld - used - shared - reserved,
         "external": external,
         "cached": cached,
         "free": unheld - cached - external,
-        "saved": of("saved"),
+        "saved": of["saved"] * block,
     }
 
 
-_NOTHING = (
-    np.empty((0, len(_PIECE)), dtype=np.int64),
-    np.empty(0),
-    np.empty(0),
-    *(np.empty(0, dtype=np.int64),) * 3,
-)
+_BYTES = attrgetter("total", *LEDGER_CLASSES, "saved")
+_NOTHING: dict[str, Ints | Floats] = {
+    **dict.fromkeys((*_NOTED, "later"), np.empty(0, dtype=np.int64)),
+    **dict.fromkeys(("start", "seconds"), np.empty(0)),
+}

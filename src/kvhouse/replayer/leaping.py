@@ -6,19 +6,37 @@ from kvhouse.core.leap import Leaper, Stretch
 from kvhouse.core.request import Request
 from kvhouse.core.scheduler import Scheduler
 from kvhouse.core.step import Executor
-from kvhouse.costs import Line
 from kvhouse.replayer.executor import LeapingExecutor
+from kvhouse.replayer.guard import EVERY, Guard
+from kvhouse.replayer.intervals import Intervals
+from kvhouse.replayer.stretches import Stretches
+
+#: Steps after which the stretches so far are summed up and checked.
+_CHUNK = 1 << 15
 
 
 class Leap:
-    """Both of them."""
+    """Both of them, and what is noted of the stretches that they take.
 
-    def __init__(self, scheduler: Scheduler, executor: LeapingExecutor) -> None:
+    Attributes:
+        line: Gives the times of a stretch's steps.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        executor: LeapingExecutor,
+        intervals: Intervals,
+        guard: Guard | None,
+    ) -> None:
+        self.line = executor.line
         self._leaper = Leaper(scheduler)
         self._executor = executor
-        #: The times of a stretch's steps.
-        self.line = executor.line
-        self.settle = executor.settle
+        self._intervals = intervals
+        self._guard = guard
+        self._memory = scheduler.memory
+        self._stretches = Stretches()
+        self._taken = 0
 
     def plan(self) -> Stretch | None:
         """Begin a stretch; None, and the scheduler as stepping left it, where that cannot be."""
@@ -28,15 +46,38 @@ class Leap:
             leaper.leave()
         return stretch
 
-    def advance(self, seconds: list[float]) -> list[Request]:
-        """Take the stretch's steps, so long each, and return the requests that finished."""
-        finished = self._leaper.advance(len(seconds))
-        self._executor.taken(self._leaper.stretch, seconds)
+    def advance(self, start: float, seconds: list[float]) -> list[Request]:
+        """Take the stretch's steps and return the requests that finished.
+
+        Args:
+            start: The clock before the stretch.
+            seconds: How long each step takes.
+        """
+        leaper, intervals, steps = self._leaper, self._intervals, len(seconds)
+        finished = leaper.advance(steps)
+        self._stretches.add(leaper.stretch, intervals.count, start, seconds)
+        intervals.count += steps
+        self._taken += 1
+        if self._guard and not self._taken % EVERY:
+            self._guard.look_at_tables(leaper.stretch.index)
+        if len(self._stretches) >= _CHUNK:
+            self.settle()
         return finished
 
+    def settle(self) -> None:
+        """Sum up and check what was noted."""
+        if len(self._stretches):
+            stretches, self._stretches = self._stretches, Stretches()
+            self._executor.look_at(stretches)
+            if self._guard:
+                self._guard.look_at(stretches)
+            self._intervals.add_stretches(stretches, self._memory)
 
-def leap_of(scheduler: Scheduler, executor: Executor) -> Leap | None:
+
+def leap_of(
+    scheduler: Scheduler, executor: Executor, intervals: Intervals, guard: Guard | None
+) -> Leap | None:
     """Both of them together, where they allow it."""
     if isinstance(executor, LeapingExecutor) and executor.leaps and Leaper.suits(scheduler.memory):
-        return Leap(scheduler, executor)
+        return Leap(scheduler, executor, intervals, guard)
     return None
