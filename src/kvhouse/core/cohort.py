@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from bisect import insort
 from heapq import heappop, heappush
-from operator import attrgetter
 
-from kvhouse.core.queue import Order
+from kvhouse.core.queue import PLACE
 from kvhouse.core.request import Request
-
-_KEY = attrgetter("key")
 
 
 class Member:
@@ -17,18 +14,18 @@ class Member:
 
     Attributes:
         request: The request; its counters stand still meanwhile.
-        key: Its place in the order.
+        place: Its place in the order.
         joined: The cohort's tick when it came.
         end: The tick in which it gets its last token.
         phase: It begins a block at the ticks that leave this rest.
         tables: The block ids of each group that grows.
     """
 
-    __slots__ = ("end", "joined", "key", "phase", "request", "tables")
+    __slots__ = ("end", "joined", "phase", "place", "request", "tables")
 
-    def __init__(self, request: Request, order: Order, tick: int, tables: list[list[int]]) -> None:
+    def __init__(self, request: Request, tick: int, tables: list[list[int]]) -> None:
         self.request = request
-        self.key = order(request)
+        self.place = request.place
         self.joined = tick
         self.end = tick + request.max_new_tokens - request.generated - 1
         self.tables = tables
@@ -55,10 +52,9 @@ class Cohort:
         members: By the request's id.
     """
 
-    def __init__(self, order: Order, block_size: int) -> None:
+    def __init__(self, block_size: int) -> None:
         self.tick = self.size = self.computed = 0
         self.members: dict[int, Member] = {}
-        self._order = order
         self._block_size = block_size
         self._beginning: dict[int, list[Member]] = {}
         self._ending: dict[int, list[Member]] = {}
@@ -66,15 +62,15 @@ class Cohort:
 
     def add(self, request: Request, tables: list[list[int]]) -> None:
         """Take in a request that decodes; the next token that it computes is in the next tick."""
-        member = Member(request, self._order, self.tick, tables)
+        member = Member(request, self.tick, tables)
         self.members[request.id] = member
         self.size += 1
         self.computed += request.computed
         if tables:
             member.phase = (self.tick - request.computed) % self._block_size
             peers = self._beginning.setdefault(member.phase, [])
-            if peers and peers[-1].key > member.key:
-                insort(peers, member, key=_KEY)
+            if peers and peers[-1].place > member.place:
+                insort(peers, member, key=PLACE)
             else:
                 peers.append(member)
         if member.end in self._ending:

@@ -20,10 +20,15 @@ from kvhouse.core.check import check
 from kvhouse.core.cohort import Cohort, Member
 from kvhouse.core.memory import KVMemory
 from kvhouse.core.policy import PAGED
+from kvhouse.core.queue import PLACE
 from kvhouse.core.request import Request, RequestState
 
 if TYPE_CHECKING:
     from kvhouse.core.scheduler import Scheduler
+
+
+#: A row without its tables: first position, tokens, and whether it samples.
+PlainRow = tuple[int, int, bool]
 
 
 @dataclass(slots=True)
@@ -37,7 +42,7 @@ class Stretch:
         most: Steps that may be taken before the next event, at least 1.
         decoding: Rows of one token that each step has; all of them sample.
         before: Tokens in the pool that these have together before the first step.
-        rows: The first step's other rows: first position, tokens, and whether it samples.
+        rows: The first step's other rows.
         prompts: The requests of these rows.
         tokens: Tokens of the first step; ``decoding`` in every later one.
         written: Tokens in the pool after the first step; each later one adds ``decoding``.
@@ -58,7 +63,7 @@ class Stretch:
     most: int = 1
     decoding: int = 0
     before: int = 0
-    rows: list[tuple[int, int, bool]] = field(default_factory=list)
+    rows: list[PlainRow] = field(default_factory=list)
     prompts: list[Request] = field(default_factory=list)
     tokens: int = 0
     written: int = 0
@@ -87,15 +92,17 @@ class Leaper:
         self.memory: KVMemory = scheduler.memory
         self.config = scheduler.config
         self.stretch = Stretch()
-        self._order = scheduler.order
+        self._pool, self._sharing = self.memory.pool, self.memory.sharing
+        self._slots = self.memory.slots if self.memory.layout.slot_bytes else None
         self._size = self.memory.layout.block_size
         self._paged = self.memory.policy == PAGED and bool(self.memory.layout.groups)
         self._each = len(self.memory.layout.groups)
-        self._cohort = Cohort(self._order, self._size)
+        self._cohort = Cohort(self._size)
         #: Running requests that do not decode, in order.
         self._prompts: list[Request] = []
         self._room = 0
-        self._inside = False
+        #: Whether it is in charge.
+        self.inside = False
 
     @staticmethod
     def suits(memory: KVMemory) -> bool:
@@ -107,10 +114,14 @@ class Leaper:
         )
 
     def enter(self) -> bool:
-        """Take charge; False, and nothing is changed, where a request is at an odd place."""
-        if self._inside:
-            return True
-        cohort, prompts, room = Cohort(self._order, self._size), [], 0
+        """Take charge; False, and nothing is changed, where a request is at an odd place.
+
+        Raises:
+            RuntimeError: A step is under way.
+        """
+        if self.scheduler.under_way:
+            raise RuntimeError("a step is under way: apply it first")
+        cohort, prompts, room = Cohort(self._size), [], 0
         for request in self.scheduler.running:
             room += self._room_of(request)
             if request.decoding and self._at_its_edge(request):
@@ -120,7 +131,7 @@ class Leaper:
             else:
                 prompts.append(request)
         self._cohort, self._prompts, self._room = cohort, prompts, room
-        self._inside = True
+        self.inside = True
         return True
 
     def sync(self) -> None:
@@ -131,41 +142,34 @@ class Leaper:
 
     def leave(self) -> None:
         """Give the scheduler back, as stepping would have left it."""
-        if self._inside:
+        if self.inside:
             self.sync()
-            self._inside = False
+            self.inside = False
 
     def plan(self) -> Stretch | None:
         """Begin the next step, and say how many could be taken before the next event.
 
         Returns:
             None where the step must be left to ``Scheduler.schedule``; nothing is changed then.
-
-        Raises:
-            RuntimeError: A step is under way.
         """
         scheduler, cohort, stretch = self.scheduler, self._cohort, self.stretch
-        if scheduler.under_way:
-            raise RuntimeError("a step is under way: apply it first")
-        prompts_only = self.config.prefill_first
-        beginning = cohort.beginning(cohort.tick) if self._paged else []
-        if len(beginning) * self._each > self.memory.free_blocks:
+        budget, size, waits = self.config.token_budget, cohort.size, self.config.prefill_first
+        beginning = cohort.beginning(cohort.tick)
+        if len(beginning) * self._each > self._pool.free_blocks or (waits and size > budget):
             return None
-        left = self._deal(self.config.token_budget, alone=prompts_only)
-        if left < 0 or (prompts_only and cohort.size > self.config.token_budget):
+        left = self._deal(budget, alone=waits) if self._prompts else budget - size * (not waits)
+        if left < 0:
             self._undo()
             return None
         scheduler.refusal = None
-        if not prompts_only:
+        if beginning and not waits:
             self._begin_blocks(beginning)
-        admitted = scheduler.admit_waiting(left)
-        for request in admitted:
-            self._room += self._room_of(request)
-            insort(self._prompts, request, key=self._order)
-        moving = not prompts_only or not any(request.in_flight for request in self._prompts)
-        if prompts_only and moving:
+        stretch.admitted = self._admit(left) if scheduler.waiting else _NOBODY
+        moving = not (waits and any(request.in_flight for request in self._prompts))
+        if beginning and waits and moving:
             self._begin_blocks(beginning)
-        self._describe(admitted, moving=moving)
+        self._describe(size if moving else 0)
+        stretch.most = 1 if stretch.rows or not stretch.decoding else self._quiet()
         return stretch
 
     def advance(self, steps: int) -> list[Request]:
@@ -173,14 +177,13 @@ class Leaper:
         stretch, cohort = self.stretch, self._cohort
         self.scheduler.steps += steps
         finished: list[Request] = []
-        if stretch.decoding:
+        if steps > 1:
             self._take_blocks(steps)
-        rows = stretch.prompts
-        if self.memory.sharing:
-            self._seal(cohort.tick + steps, rows, moving=stretch.decoding > 0)
+        if self._sharing:
+            self._seal(cohort.tick + steps, stretch.prompts, moving=stretch.decoding > 0)
         if stretch.decoding:
             finished = cohort.advance(steps)
-        for request in rows:
+        for request in stretch.prompts:
             request.computed += request.in_flight
             request.in_flight = 0
             if request.computed == request.known:
@@ -192,7 +195,7 @@ class Leaper:
                 self._join(request)
         if finished:
             self._retire(finished)
-        if self.config.checked and self._inside:
+        if self.config.checked and self.inside:
             self.sync()
             check(self.scheduler)
         return finished
@@ -210,7 +213,7 @@ class Leaper:
         running, others = self.scheduler.running, 0 if alone else self._cohort.size
         for place, request in enumerate(self._prompts):
             if others:
-                passed = bisect_left(running, self._order(request), key=self._order) - place
+                passed = bisect_left(running, request.place, key=PLACE) - place
                 between = passed - (self._cohort.size - others)
                 budget -= between
                 others -= between
@@ -224,12 +227,18 @@ class Leaper:
         for request in self._prompts:
             request.in_flight = 0
 
+    def _admit(self, budget: int) -> list[Request]:
+        admitted = self.scheduler.admit_waiting(budget)
+        for request in admitted:
+            self._room += self._room_of(request)
+            insort(self._prompts, request, key=PLACE)
+        return admitted
+
     def _begin_blocks(self, beginning: list[Member]) -> None:
         """Give each of these its next blocks."""
-        if beginning:
-            blocks = self.memory.pool.take(len(beginning) * self._each)
-            assert blocks is not None, "the pool was looked at before"
-            self._hand_out(beginning, self._cohort.tick, iter(blocks))
+        blocks = self._pool.take(len(beginning) * self._each)
+        assert blocks is not None, "the pool was looked at before"
+        self._hand_out(beginning, self._cohort.tick, iter(blocks))
 
     def _hand_out(self, beginning: list[Member], tick: int, blocks: Iterator[int]) -> None:
         size, room = self._size, self._room
@@ -240,58 +249,59 @@ class Leaper:
             room += size if left > size else left
         self._room = room
 
-    def _describe(self, admitted: list[Request], *, moving: bool) -> None:
-        stretch, cohort, scheduler, memory = (
-            self.stretch,
-            self._cohort,
-            self.scheduler,
-            self.memory,
-        )
-        rows, prompts, computed, tokens = [], [], 0, 0
+    def _describe(self, decoding: int) -> None:
+        stretch, cohort, scheduler = self.stretch, self._cohort, self.scheduler
+        stretch.index = scheduler.steps
+        stretch.running, stretch.waiting = len(scheduler.running), len(scheduler.waiting)
+        stretch.decoding = stretch.tokens = decoding
+        stretch.before = cohort.computed if decoding else 0
+        stretch.written = cohort.computed + decoding
+        stretch.rows, stretch.prompts = [], []
         for request in self._prompts:
             first, count = request.computed, request.in_flight
-            computed += first + count
+            stretch.written += first + count
             if count:
-                rows.append((first, count, first + count == request.known))
-                prompts.append(request)
-                tokens += count
-        stretch.index = scheduler.steps
-        stretch.rows, stretch.prompts, stretch.admitted = rows, prompts, admitted
-        stretch.decoding = cohort.size if moving else 0
-        stretch.before = cohort.computed if moving else 0
-        stretch.tokens = tokens + stretch.decoding
-        stretch.written = cohort.computed + stretch.decoding + computed
-        stretch.running, stretch.waiting = len(scheduler.running), len(scheduler.waiting)
-        stretch.free, stretch.room = [memory.free_blocks], [self._room]
-        stretch.free_slots = memory.slots.free_blocks
-        head = scheduler.waiting.head
-        if not self._paged:
-            stretch.external = memory.pool.unusable(memory.blocks_to_admit(head)) if head else 0
-        if memory.sharing:
-            pool = memory.sharing.pool
-            stretch.cached = [pool.cached_blocks]
-            stretch.shared, stretch.saved = sum(pool.shared_blocks), sum(pool.saved_blocks)
-            stretch.in_shared = sum(
-                (several + further) * group.layer_bytes
-                for several, further, group in zip(
-                    pool.shared_blocks, pool.saved_blocks, memory.layout.groups, strict=True
-                )
+                stretch.rows.append((first, count, first + count == request.known))
+                stretch.prompts.append(request)
+                stretch.tokens += count
+        stretch.free, stretch.room = [self._pool.free_blocks], [self._room]
+        if self._sharing:
+            self._describe_shared(self._sharing.pool)
+        elif not self._paged and scheduler.waiting.head:
+            needed = self.memory.blocks_to_admit(scheduler.waiting.head)
+            stretch.external = self._pool.unusable(needed)
+        else:
+            stretch.external = 0
+        if self._slots:
+            stretch.free_slots = self._slots.free_blocks
+
+    def _describe_shared(self, pool: CachedPool) -> None:
+        stretch = self.stretch
+        stretch.cached = [pool.cached_blocks]
+        stretch.shared, stretch.saved = sum(pool.shared_blocks), sum(pool.saved_blocks)
+        if stretch.shared:
+            groups = zip(
+                pool.shared_blocks, pool.saved_blocks, self.memory.layout.groups, strict=True
             )
-        stretch.most = 1 if rows or not stretch.decoding else self._quiet()
+            stretch.in_shared = sum(
+                (several + further) * group.layer_bytes for several, further, group in groups
+            )
+        else:
+            stretch.in_shared = 0
 
     def _quiet(self) -> int:
         """Steps up to the next event, the planned one included."""
-        cohort, memory, refusal = self._cohort, self.memory, self.scheduler.refusal
+        cohort, refusal = self._cohort, self.scheduler.refusal
         steps = cohort.until_end
         if not self._paged or steps == 1:
             return steps
         floor = 0
         if refusal is not None:
-            if memory.sharing:  # what the head needs may change with every block taken
+            if self._sharing:  # what the head needs may change with every block taken
                 return 1
             if not refusal.no_slot and refusal.needed <= refusal.free:
                 floor = refusal.needed  # from there on it is refused for another reason
-        spare = memory.free_blocks - floor
+        spare = self._pool.free_blocks - floor
         most = cohort.size * self._each * -(-steps // self._size)
         if most <= spare:
             return steps
@@ -303,20 +313,18 @@ class Leaper:
 
     def _take_blocks(self, steps: int) -> None:
         """Give out the blocks of the steps after the planned one."""
-        stretch, cohort, pool = self.stretch, self._cohort, self.memory.pool
-        if steps == 1:
-            return
+        stretch, cohort = self.stretch, self._cohort
         if not self._paged:
             stretch.free *= steps
             stretch.room *= steps
             stretch.cached *= steps
             return
         later = range(cohort.tick + 1, cohort.tick + steps)
-        if self.memory.sharing:
-            self._take_one_by_one(later, self.memory.sharing.pool)
+        if self._sharing:
+            self._take_one_by_one(later, self._sharing.pool)
             return
-        beginning = list(map(cohort.beginning, later))
-        blocks = pool.take(sum(map(len, beginning)) * self._each)
+        beginning = [cohort.beginning(tick) for tick in later]
+        blocks = self._pool.take(sum(map(len, beginning)) * self._each)
         assert blocks is not None, "the pool was looked at before"
         taken, free = iter(blocks), stretch.free[0]
         for tick, members in zip(later, beginning, strict=True):
@@ -342,12 +350,12 @@ class Leaper:
 
     def _seal(self, tick: int, rows: list[Request], *, moving: bool) -> None:
         """Before ``tick``, seal what the step before it has filled, in the order of its rows."""
-        filled = [(self._order(row), row, row.computed, row.in_flight) for row in rows]
+        filled = [(row.place, row, row.computed, row.in_flight) for row in rows]
         for member in self._cohort.beginning(tick) if moving else ():
             request = member.request
             if request.keys is not None:
                 end = request.computed + tick - member.joined
-                filled.append((member.key, request, end - 1, 1))
+                filled.append((member.place, request, end - 1, 1))
         filled.sort(key=_place)
         for _, request, first, count in filled:
             self.memory.seal(request, first, count)
@@ -361,12 +369,12 @@ class Leaper:
             self.leave()
 
     def _retire(self, finished: list[Request]) -> None:
-        scheduler, order = self.scheduler, self._order
+        scheduler = self.scheduler
         if len(finished) > 1:
-            finished.sort(key=order)
+            finished.sort(key=PLACE)
         for request in finished:
             self._room -= self._room_of(request)
-            place = bisect_left(scheduler.running, order(request), key=order)
+            place = bisect_left(scheduler.running, request.place, key=PLACE)
             del scheduler.running[place]
             request.state = RequestState.FINISHED
             self.memory.end(request)
@@ -393,3 +401,6 @@ class Leaper:
 
 def _place(entry: tuple[tuple[int, int], Request, int, int]) -> tuple[int, int]:
     return entry[0]
+
+
+_NOBODY: list[Request] = []

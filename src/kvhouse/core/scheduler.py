@@ -9,7 +9,7 @@ from kvhouse.core.check import check
 from kvhouse.core.keys import BlockKeys
 from kvhouse.core.ledger import Ledger, account
 from kvhouse.core.memory import KVMemory
-from kvhouse.core.queue import Order, WaitingQueue, get_order
+from kvhouse.core.queue import PLACE, WaitingQueue, get_order
 from kvhouse.core.refusal import Refusal
 from kvhouse.core.rejection import refuse_the_impossible
 from kvhouse.core.request import Request, RequestState
@@ -70,8 +70,8 @@ class Scheduler:
         memory.placement.require(config.max_length, config.token_budget)
         self.memory = memory
         self.config = config
-        self.order: Order = get_order(config.order)
-        self.waiting = WaitingQueue(self.order)
+        self._order = get_order(config.order)
+        self.waiting = WaitingQueue()
         self.running: list[Request] = []
         #: Why the head of the queue was not admitted in the last step, if it was memory.
         self.refusal: Refusal | None = None
@@ -111,6 +111,7 @@ class Scheduler:
         number = self._submitted
         keys = self.memory.keys_for(number, keys)
         request = Request(number, prompt_tokens, max_new_tokens, priority=priority, keys=keys)
+        request.place = self._order(request)
         refuse_the_impossible(request, self.memory, self.config.max_length)
         self._submitted += 1
         self.waiting.push(request)
@@ -283,7 +284,7 @@ class Scheduler:
             self.refusal = self.memory.admit(head, alone=not self.running)
             if self.refusal is not None:
                 break
-            insort(self.running, self.waiting.pop(), key=self.order)
+            insort(self.running, self.waiting.pop(), key=PLACE)
             head.state = RequestState.RUNNING
             head.in_flight = min(head.remaining, budget)
             budget -= head.in_flight

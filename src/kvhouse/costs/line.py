@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import repeat
 
 #: From so many steps on it pays to ask numpy.
 _MANY = 48
@@ -45,17 +46,19 @@ class Line:
         """
         if most >= _MANY and max(self._last(most)) < _EXACT:
             return self._spend_at_once(now, until, most)
-        seconds = []
         moved, flops, bandwidth, rate = self.bytes, self.flops, self.bandwidth, self.flop_rate
-        while True:
-            memory, compute = moved / bandwidth, flops / rate
-            step = compute if compute > memory else memory
+        seconds = []
+        for _ in repeat(None, most):
+            step, compute = moved / bandwidth, flops / rate
+            if compute > step:
+                step = compute
             seconds.append(step)
             now += step
-            if now >= until or len(seconds) == most:
-                return seconds, now
+            if now >= until:
+                break
             moved += self.more_bytes
             flops += self.more_flops
+        return seconds, now
 
     def _last(self, most: int) -> tuple[int, int]:
         return self.bytes + most * self.more_bytes, self.flops + most * self.more_flops

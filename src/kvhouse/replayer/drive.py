@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvhouse.core.keys import BlockKeys
+from kvhouse.core.leap import Stretch
 from kvhouse.core.ledger import Ledger
 from kvhouse.core.request import Request
 from kvhouse.core.scheduler import Scheduler
@@ -204,7 +205,8 @@ class _Drive:
             raise RuntimeError(f"step {stretch.index} computes nothing while requests wait")
         for admitted in stretch.admitted:
             self._admit(admitted.id, stretch.index)
-        self._note_refusal(stretch.index)
+        if self.scheduler.refusal:
+            self._note_refusal(stretch.index)
         most, until = stretch.most, math.inf
         moment = self.arrivals.next_moment(self.step, self.now) if most > 1 else None
         if moment is not None:
@@ -212,19 +214,25 @@ class _Drive:
             if step > self.step:
                 most, until = min(most, step - self.step), math.inf
         start = self.now
-        seconds, self.now = leap.line(stretch).spend(start, until, most)
+        seconds, self.now = leap.line(
+            stretch.decoding, stretch.before, stretch.rows
+        ).spend(start, until, most)
         finished = leap.advance(start, seconds)
         steps = len(seconds)
         self.step += steps
         self._next_plan = stretch.index + steps
         self.log.sampled += steps * stretch.decoding
-        for request, row in zip(stretch.prompts, stretch.rows, strict=True):
-            if row[2]:
-                self.log.sampled += 1
-                self._sample(request.id, stretch.index)
+        if stretch.rows:
+            self._sample_rows(stretch)
         for request in finished:
             self._finish(request, self._next_plan - 1)
         return True
+
+    def _sample_rows(self, stretch: Stretch) -> None:
+        for request, (_, _, samples) in zip(stretch.prompts, stretch.rows, strict=True):
+            if samples:
+                self.log.sampled += 1
+                self._sample(request.id, stretch.index)
 
     def _sample(self, request: int, step: int) -> None:
         record = self._live[request].record

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from kvhouse.core.leap import Stretch
+from kvhouse.core.leap import PlainRow
 from kvhouse.core.step import Executor, Sampled, StepPlan, StepResult
 from kvhouse.costs import Line, Roofline
 from kvhouse.links import Link, transfer_cost
@@ -24,8 +24,8 @@ class LeapingExecutor(Executor, Protocol):
         """Whether it can tell; otherwise ``line`` must not be called."""
         ...
 
-    def line(self, stretch: Stretch) -> Line:
-        """The times of a stretch's steps, one after the other."""
+    def line(self, decoding: int, before: int, rows: Sequence[PlainRow]) -> Line:
+        """The times of a stretch's steps, one after the other; see ``Stretch``."""
         ...
 
     def look_at(self, stretches: Stretches) -> None:
@@ -50,6 +50,8 @@ class ModelledExecutor:
 
     def __init__(self, roofline: Roofline, links: Sequence[Link] = ()) -> None:
         self.roofline = roofline
+        #: The times of a stretch's steps.
+        self.line = roofline.line
         self.links = tuple(links)
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -62,10 +64,6 @@ class ModelledExecutor:
     def leaps(self) -> bool:
         """Whether steps of the model grow evenly."""
         return self.roofline.linear
-
-    def line(self, stretch: Stretch) -> Line:
-        """The times of a stretch's steps."""
-        return self.roofline.line(stretch.decoding, stretch.before, stretch.rows)
 
     def look_at(self, stretches: Stretches) -> None:
         """Nothing to see: its times are its own."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from operator import attrgetter, mul
 from typing import Protocol
 
 import numpy as np
 
-from kvhouse.core.leap import Stretch
+from kvhouse.core.leap import PlainRow
 from kvhouse.core.memory import KVMemory
 from kvhouse.core.step import Executor, StepPlan, StepResult
 from kvhouse.costs import Line, Roofline
@@ -99,10 +99,11 @@ class StepGuard:
         """Whether the executor can tell the times of many steps at once."""
         return self._leaping is not None and self._leaping.leaps
 
-    def line(self, stretch: Stretch) -> Line:
-        """The executor's times of a stretch's steps."""
+    @property
+    def line(self) -> Callable[[int, int, Sequence[PlainRow]], Line]:
+        """Gives the executor's times of a stretch's steps."""
         assert self._leaping is not None, "it has not said that it leaps"
-        return self._leaping.line(stretch)
+        return self._leaping.line
 
     def look_at(self, stretches: Stretches) -> None:
         """Look at every step of stretches that were taken.
@@ -235,7 +236,8 @@ class ResidencyGuard:
             PhysicsError: A block lies in two of them, or outside the pool.
         """
         holders = map(self._memory.holding, self._memory.holders)
-        self._check_tables(step, chain.from_iterable(holding.blocks() for holding in holders))
+        tables = (table.ids for holding in holders for table in holding.tables)
+        self._check_tables(step, chain.from_iterable(tables))
 
     def _check_tables(self, step: int, blocks: Iterable[int]) -> None:
         ids = list(blocks)

@@ -41,7 +41,7 @@ class Leap:
     def plan(self) -> Stretch | None:
         """Begin a stretch; None, and the scheduler as stepping left it, where that cannot be."""
         leaper = self._leaper
-        stretch = leaper.plan() if leaper.enter() else None
+        stretch = leaper.plan() if leaper.inside or leaper.enter() else None
         if stretch is None:
             leaper.leave()
         return stretch
@@ -60,7 +60,7 @@ class Leap:
         self._taken += 1
         if self._guard and not self._taken % EVERY:
             self._guard.look_at_tables(leaper.stretch.index)
-        if len(self._stretches) >= _CHUNK:
+        if len(self._stretches.seconds) >= _CHUNK:
             self.settle()
         return finished
 
