@@ -50,6 +50,11 @@ class KVMemory:
         self.slots = BlockPool(size.slots)
         #: Blocks that an admission must leave free while others run.
         self.held_back = placement.held_back(size.blocks, watermark)
+        #: Whether the longest request allowed fits, so that no other can be too long.
+        self.fits_all = (
+            placement.policy == PAGED
+            and self.layout.blocks_for(placement.max_length, placement.in_flight) <= size.blocks
+        )
         self._holdings: dict[int, Holding] = {}
 
     @property
@@ -213,8 +218,10 @@ class KVMemory:
             return
         for number, table in enumerate(self._holdings[request.id].tables):
             size = self.layout.groups[number].block_size
-            for index in range(first // size, (first + count) // size):
-                self.sharing.seal(request, number, index, table.ids[index - table.first])
+            begin, end = first // size, (first + count) // size
+            if begin < end:
+                ids = table.ids[begin - table.first : end - table.first]
+                self.sharing.seal(request, number, begin, ids)
 
     def give_up(self, request: Request) -> None:
         """Take an admission back whose loads failed, so that nothing of it counts."""
