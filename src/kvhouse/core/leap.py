@@ -40,12 +40,13 @@ class Stretch:
     Attributes:
         index: Number of the first step.
         most: Steps that may be taken before the next event, at least 1.
-        decoding: Rows of one token that each step has; all of them sample.
+        decoding: Rows of one token in the first step; all of them sample.
+        later: Rows of one token in every later step, all that run; they sample too.
         before: Tokens in the pool that these have together before the first step.
         rows: The first step's other rows.
         prompts: The requests of these rows.
-        tokens: Tokens of the first step; ``decoding`` in every later one.
-        written: Tokens in the pool after the first step; each later one adds ``decoding``.
+        tokens: Tokens of the first step.
+        written: Tokens in the pool after the first step; each later one adds ``later``.
         admitted: Who got memory in the first step.
         running: Requests that hold memory.
         waiting: Requests in the queue.
@@ -62,6 +63,7 @@ class Stretch:
     index: int = 0
     most: int = 1
     decoding: int = 0
+    later: int = 0
     before: int = 0
     rows: list[PlainRow] = field(default_factory=list)
     prompts: list[Request] = field(default_factory=list)
@@ -124,7 +126,7 @@ class Leaper:
         cohort, prompts, room = Cohort(self._size), [], 0
         for request in self.scheduler.running:
             room += self._room_of(request)
-            if request.decoding and self._at_its_edge(request):
+            if request.decoding and self._at_its_edge(request, request.computed):
                 cohort.add(request, self._tables(request))
             elif request.decoding and self.config.prefill_first:
                 return False
@@ -169,21 +171,33 @@ class Leaper:
         if beginning and waits and moving:
             self._begin_blocks(beginning)
         self._describe(size if moving else 0)
-        stretch.most = 1 if stretch.rows or not stretch.decoding else self._quiet()
+        stretch.later, stretch.most = cohort.size, 1
+        if stretch.rows:
+            self._look_beyond()
+        elif stretch.decoding:
+            stretch.most = self._quiet()
         return stretch
 
     def advance(self, steps: int) -> list[Request]:
         """Take the planned step and ``steps - 1`` more, and return the requests that finished."""
-        stretch, cohort = self.stretch, self._cohort
+        cohort, rows = self._cohort, self.stretch.prompts
         self.scheduler.steps += steps
-        finished: list[Request] = []
-        if steps > 1:
-            self._take_blocks(steps)
+        if rows and steps > 1:
+            self._go_on(1, rows)
+            self._take_blocks(range(cohort.tick, cohort.tick + steps - 1))
+            finished = self._go_on(steps - 1, [])
+        else:
+            self._take_blocks(range(cohort.tick + 1, cohort.tick + steps))
+            finished = self._go_on(steps, rows)
+        return finished
+
+    def _go_on(self, steps: int, rows: list[Request]) -> list[Request]:
+        """Take in what steps gave whose blocks were taken."""
+        cohort, moving = self._cohort, self.stretch.decoding > 0 or not rows
         if self._sharing:
-            self._seal(cohort.tick + steps, stretch.prompts, moving=stretch.decoding > 0)
-        if stretch.decoding:
-            finished = cohort.advance(steps)
-        for request in stretch.prompts:
+            self._seal(cohort.tick + steps, rows, moving=moving)
+        finished = cohort.advance(steps) if moving else []
+        for request in rows:
             request.computed += request.in_flight
             request.in_flight = 0
             if request.computed == request.known:
@@ -289,6 +303,28 @@ class Leaper:
         else:
             stretch.in_shared = 0
 
+    def _look_beyond(self) -> None:
+        """Let quiet steps follow where all of the first step's other rows decode from then on."""
+        stretch, scheduler = self.stretch, self.scheduler
+        if self.config.prefill_first or len(stretch.rows) != len(self._prompts):
+            return
+        if scheduler.waiting and scheduler.refusal is None:
+            if len(scheduler.running) < self.config.max_running:
+                return
+        elif scheduler.refusal is not None and (self._sharing or scheduler.refusal.reason_may_change):
+            return
+        steps = self._cohort.until_end if stretch.decoding else 2**62
+        for request in stretch.prompts:
+            end = request.computed + request.in_flight
+            if end < request.known or not self._at_its_edge(request, end):
+                return
+            steps = min(steps, request.max_new_tokens - request.generated)
+        later = self._cohort.size + len(stretch.prompts)
+        if later > self.config.token_budget:
+            return
+        if later * self._each * -(-steps // self._size) <= self._pool.free_blocks:
+            stretch.later, stretch.most = later, steps
+
     def _quiet(self) -> int:
         """Steps up to the next event, the planned one included."""
         cohort, refusal = self._cohort, self.scheduler.refusal
@@ -299,7 +335,7 @@ class Leaper:
         if refusal is not None:
             if self._sharing:  # what the head needs may change with every block taken
                 return 1
-            if not refusal.no_slot and refusal.needed <= refusal.free:
+            if refusal.reason_may_change:
                 floor = refusal.needed  # from there on it is refused for another reason
         spare = self._pool.free_blocks - floor
         most = cohort.size * self._each * -(-steps // self._size)
@@ -311,23 +347,23 @@ class Leaper:
                 return step
         return steps
 
-    def _take_blocks(self, steps: int) -> None:
+    def _take_blocks(self, ticks: range) -> None:
         """Give out the blocks of the steps after the planned one."""
+        if not ticks:
+            return
         stretch, cohort = self.stretch, self._cohort
         if not self._paged:
-            stretch.free *= steps
-            stretch.room *= steps
-            stretch.cached *= steps
+            stretch.free *= len(ticks) + 1
+            stretch.room *= len(ticks) + 1
             return
-        later = range(cohort.tick + 1, cohort.tick + steps)
         if self._sharing:
-            self._take_one_by_one(later, self._sharing.pool)
+            self._take_one_by_one(ticks, self._sharing.pool)
             return
-        beginning = [cohort.beginning(tick) for tick in later]
+        beginning = [cohort.beginning(tick) for tick in ticks]
         blocks = self._pool.take(sum(map(len, beginning)) * self._each)
         assert blocks is not None, "the pool was looked at before"
         taken, free = iter(blocks), stretch.free[0]
-        for tick, members in zip(later, beginning, strict=True):
+        for tick, members in zip(ticks, beginning, strict=True):
             if members:
                 self._hand_out(members, tick, taken)
                 free -= len(members) * self._each
@@ -362,7 +398,7 @@ class Leaper:
 
     def _join(self, request: Request) -> None:
         """Let a request that decodes from now on into the cohort, if it stands where it should."""
-        if self._at_its_edge(request):
+        if self._at_its_edge(request, request.computed):
             self._prompts.remove(request)
             self._cohort.add(request, self._tables(request))
         elif self.config.prefill_first:
@@ -386,12 +422,12 @@ class Leaper:
             return 0
         return min(len(tables[0].ids) * self._size, request.most_slots)
 
-    def _at_its_edge(self, request: Request) -> bool:
-        """Whether a request holds the blocks of what it has computed and no further one."""
+    def _at_its_edge(self, request: Request, computed: int) -> bool:
+        """Whether a request holds the blocks of so many computed tokens and no further one."""
         if not self._paged:
             return True
         held = len(self.memory.holding(request.id).tables[0].ids)
-        return held == -(-request.computed // self._size)
+        return held == -(-computed // self._size)
 
     def _tables(self, request: Request) -> list[list[int]]:
         if not self._paged:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvhouse.core.keys import BlockKeys
-from kvhouse.core.leap import Stretch
 from kvhouse.core.ledger import Ledger
 from kvhouse.core.request import Request
 from kvhouse.core.scheduler import Scheduler
@@ -192,7 +191,7 @@ class _Drive:
         self.step += 1
         self.log.sampled += len(result.sampled)
         for sampled in result.sampled:
-            self._sample(sampled.request, plan.index)
+            self._sample(sampled.request, plan.index, self.now)
         for request in finished:
             self._finish(request, plan.index)
 
@@ -207,38 +206,34 @@ class _Drive:
             self._admit(admitted.id, stretch.index)
         if self.scheduler.refusal:
             self._note_refusal(stretch.index)
-        most, until = stretch.most, math.inf
-        moment = self.arrivals.next_moment(self.step, self.now) if most > 1 else None
-        if moment is not None:
-            step, until = moment
-            if step > self.step:
-                most, until = min(most, step - self.step), math.inf
         start = self.now
-        seconds, self.now = leap.line(
-            stretch.decoding, stretch.before, stretch.rows
-        ).spend(start, until, most)
+        seconds, self.now = leap.spend(start, *self._limit(stretch.most))
         finished = leap.advance(start, seconds)
-        steps = len(seconds)
-        self.step += steps
-        self._next_plan = stretch.index + steps
-        self.log.sampled += steps * stretch.decoding
-        if stretch.rows:
-            self._sample_rows(stretch)
+        later = len(seconds) - 1
+        self.step += later + 1
+        self._next_plan = stretch.index + later + 1
+        self.log.sampled += stretch.decoding + later * stretch.later
+        for request, (_, _, samples) in zip(stretch.prompts, stretch.rows, strict=True):
+            if samples:
+                self.log.sampled += 1
+                self._sample(request.id, stretch.index, start + seconds[0])
         for request in finished:
             self._finish(request, self._next_plan - 1)
         return True
 
-    def _sample_rows(self, stretch: Stretch) -> None:
-        for request, (_, _, samples) in zip(stretch.prompts, stretch.rows, strict=True):
-            if samples:
-                self.log.sampled += 1
-                self._sample(request.id, stretch.index)
+    def _limit(self, most: int) -> tuple[float, int]:
+        """Up to which time, and for how many steps at most, nobody comes."""
+        moment = self.arrivals.next_moment(self.step, self.now) if most > 1 else None
+        if moment is None:
+            return math.inf, most
+        step, until = moment
+        return (math.inf, min(most, step - self.step)) if step > self.step else (until, most)
 
-    def _sample(self, request: int, step: int) -> None:
+    def _sample(self, request: int, step: int, now: float) -> None:
         record = self._live[request].record
         if record.first_token is None:
-            record.first_token = self.now
-            self.report.first_token(record, step, self.now)
+            record.first_token = now
+            self.report.first_token(record, step, now)
 
     def _admit(self, request: int, step: int) -> None:
         live = self._live[request]

@@ -114,19 +114,20 @@ class StepGuard:
         table = stretches.table()
         stretch, later = places(table["steps"])
         whole = [reach for reach in self._pair_flops if reach.kind == "all"]
-        entry = sum(self._entries[reach] for reach in whole)
-        pair = sum(self._pair_flops[reach] for reach in whole)
-        decoding, before, tokens = table["decoding"], table["before"], table["tokens"]
-        first_moved = (
-            self._body_bytes
-            + self._state_bytes * (decoding + table["rows"])
-            + float(entry) * (before + table["firsts"] + tokens)
-        )
-        samples = decoding + table["samples"]
-        first_flops = 2.0 * (float(self._body) * tokens + float(self._head) * samples)
-        first_flops += float(pair) * (before + decoding + table["products"] + table["pairs"])
-        rows = later * decoding[stretch]  # what the decoding rows have grown by
-        moved, flops = first_moved[stretch] + entry * rows, first_flops[stretch] + pair * rows
+        entry = float(sum(self._entries[reach] for reach in whole))
+        pair = float(sum(self._pair_flops[reach] for reach in whole))
+        of = {name: column[stretch] for name, column in table.items()}
+        # Every later step reads what was written before it, and all that run write one token.
+        first, more = later == 0, of["later"]
+        kept = of["written"] + later * more
+        rows = np.where(first, of["decoding"] + of["rows"], more)
+        tokens = np.where(first, of["tokens"], more)
+        samples = np.where(first, of["decoding"] + of["samples"], more)
+        met = np.where(first, of["before"] + of["firsts"] + tokens, kept)
+        pairs = of["before"] + of["decoding"] + of["products"] + of["pairs"]
+        moved = self._body_bytes + self._state_bytes * rows + entry * met
+        flops = 2.0 * (float(self._body) * tokens + float(self._head) * samples)
+        flops += pair * np.where(first, pairs, kept)
         floors = np.maximum(moved / self._bandwidth, flops / self._flop_rate)
         seconds = np.frombuffer(stretches.seconds)
         wrong = np.flatnonzero(~(seconds >= floors * (1 - _ROUNDING)))
@@ -221,7 +222,7 @@ class ResidencyGuard:
         stretch, later = places(table["steps"])
         free = np.frombuffer(stretches.free, dtype=np.int64)
         block, total = self._memory.layout.block_bytes, self._memory.total_blocks
-        tokens = table["written"][stretch] + later * table["decoding"][stretch]
+        tokens = table["written"][stretch] + later * table["later"][stretch]
         held = total - free + table["saved"][stretch]
         wrong = np.flatnonzero((tokens * self._token_bytes > held * block) | (free < 0))
         if len(wrong):

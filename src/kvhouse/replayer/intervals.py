@@ -220,7 +220,7 @@ def _columns_of(stretches: Stretches, memory: KVMemory) -> dict[str, Ints | Floa
     stretch, later = places(table["steps"])
     of = {name: column[stretch] for name, column in table.items()}
     entry, block, slot = layout.bytes_per_token, layout.block_bytes, layout.slot_bytes
-    written = (of["written"] + later * of["decoding"]) * entry
+    written = (of["written"] + later * of["later"]) * entry
     unheld = np.frombuffer(stretches.free, dtype=np.int64) * block + slot * of["free_slots"]
     cached = np.zeros(len(stretches), dtype=np.int64)
     if stretches.cached:
@@ -234,7 +234,7 @@ def _columns_of(stretches: Stretches, memory: KVMemory) -> dict[str, Ints | Floa
         "later": later,
         "seconds": np.frombuffer(stretches.seconds),
         "index": of["index"] + later,
-        "tokens": np.where(later > 0, of["decoding"], of["tokens"]),
+        "tokens": np.where(later > 0, of["later"], of["tokens"]),
         "running": of["running"],
         "waiting": of["waiting"],
         "preempted": np.zeros_like(cached),

@@ -16,11 +16,7 @@ _CHUNK = 1 << 15
 
 
 class Leap:
-    """Both of them, and what is noted of the stretches that they take.
-
-    Attributes:
-        line: Gives the times of a stretch's steps.
-    """
+    """Both of them, and what is noted of the stretches that they take."""
 
     def __init__(
         self,
@@ -29,7 +25,7 @@ class Leap:
         intervals: Intervals,
         guard: Guard | None,
     ) -> None:
-        self.line = executor.line
+        self._line = executor.line
         self._leaper = Leaper(scheduler)
         self._executor = executor
         self._intervals = intervals
@@ -45,6 +41,19 @@ class Leap:
         if stretch is None:
             leaper.leave()
         return stretch
+
+    def spend(self, now: float, until: float, most: int) -> tuple[list[float], float]:
+        """How long each step of the planned stretch takes; see ``Line.spend``."""
+        stretch = self._leaper.stretch
+        line = self._line(stretch.decoding, stretch.before, stretch.rows)
+        if not stretch.rows or most == 1:
+            return line.spend(now, until, most)
+        seconds, now = line.spend(now, until, 1)
+        if now < until:
+            line = self._line(stretch.later, stretch.written, ())
+            others, now = line.spend(now, until, most - 1)
+            seconds += others
+        return seconds, now
 
     def advance(self, start: float, seconds: list[float]) -> list[Request]:
         """Take the stretch's steps and return the requests that finished.

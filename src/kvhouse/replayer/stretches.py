@@ -16,7 +16,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 #: that decode: their number, how many sample, the sums of their first positions and of tokens times
 #: first position, and the pairs of each new token with those of its row up to itself.
 _COLUMNS = (
-    *("position", "steps", "index", "decoding", "before", "written", "tokens"),
+    *("position", "steps", "index", "decoding", "later", "before", "written", "tokens"),
     *("running", "waiting", "free_slots", "external", "shared", "saved", "in_shared"),
     *("rows", "samples", "firsts", "products", "pairs"),
 )
@@ -59,8 +59,8 @@ class Stretches:
         self.cached.extend(stretch.cached)
         self._noted.extend(
             (
-                *(position, len(seconds), stretch.index, stretch.decoding, stretch.before),
-                *(stretch.written, stretch.tokens, stretch.running, stretch.waiting),
+                *(position, len(seconds), stretch.index, stretch.decoding, stretch.later),
+                *(stretch.before, stretch.written, stretch.tokens, stretch.running, stretch.waiting),
                 *(stretch.free_slots, stretch.external, stretch.shared, stretch.saved),
                 *(stretch.in_shared, *(_sums(stretch) if stretch.rows else _NO_ROWS)),
             )
