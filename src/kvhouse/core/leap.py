@@ -11,75 +11,19 @@ windows and other kinds of memory that let tokens go, and tiers.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kvhouse.core.cached_pool import CachedPool
 from kvhouse.core.check import check
-from kvhouse.core.cohort import Cohort, Member
+from kvhouse.core.cohort import Cohort
+from kvhouse.core.growth import Growth
 from kvhouse.core.memory import KVMemory
-from kvhouse.core.policy import PAGED
 from kvhouse.core.queue import PLACE
 from kvhouse.core.request import Request, RequestState
+from kvhouse.core.stretch import Stretch
 
 if TYPE_CHECKING:
     from kvhouse.core.scheduler import Scheduler
-
-
-#: A row without its tables: first position, tokens, and whether it samples.
-PlainRow = tuple[int, int, bool]
-
-
-@dataclass(slots=True)
-class Stretch:
-    """Steps in a row of which only the first is more than its decoding rows counting up.
-
-    One object serves for all stretches of a leaper: what is to be kept must be copied.
-
-    Attributes:
-        index: Number of the first step.
-        most: Steps that may be taken before the next event, at least 1.
-        decoding: Rows of one token in the first step; all of them sample.
-        later: Rows of one token in every later step, all that run; they sample too.
-        before: Tokens in the pool that these have together before the first step.
-        rows: The first step's other rows.
-        prompts: The requests of these rows.
-        tokens: Tokens of the first step.
-        written: Tokens in the pool after the first step; each later one adds ``later``.
-        admitted: Who got memory in the first step.
-        running: Requests that hold memory.
-        waiting: Requests in the queue.
-        free: Blocks that nobody holds, for each step that was taken.
-        room: Tokens for which running requests hold blocks or may come to fill them, likewise.
-        cached: Free blocks with content, likewise; empty where nothing is shared.
-        free_slots: Slots that nobody holds.
-        external: Free blocks that are of no use to the head of the queue.
-        shared: Blocks that several requests hold.
-        saved: The further holders of these.
-        in_shared: Bytes that requests need in shared blocks, counted once for each holder.
-    """
-
-    index: int = 0
-    most: int = 1
-    decoding: int = 0
-    later: int = 0
-    before: int = 0
-    rows: list[PlainRow] = field(default_factory=list)
-    prompts: list[Request] = field(default_factory=list)
-    tokens: int = 0
-    written: int = 0
-    admitted: list[Request] = field(default_factory=list)
-    running: int = 0
-    waiting: int = 0
-    free: list[int] = field(default_factory=list)
-    room: list[int] = field(default_factory=list)
-    cached: list[int] = field(default_factory=list)
-    free_slots: int = 0
-    external: int = 0
-    shared: int = 0
-    saved: int = 0
-    in_shared: int = 0
 
 
 class Leaper:
@@ -97,12 +41,10 @@ class Leaper:
         self._pool, self._sharing = self.memory.pool, self.memory.sharing
         self._slots = self.memory.slots if self.memory.layout.slot_bytes else None
         self._size = self.memory.layout.block_size
-        self._paged = self.memory.policy == PAGED and bool(self.memory.layout.groups)
-        self._each = len(self.memory.layout.groups)
         self._cohort = Cohort(self._size)
+        self._growth = Growth(self.memory, self._cohort)
         #: Running requests that do not decode, in order.
         self._prompts: list[Request] = []
-        self._room = 0
         #: Whether it is in charge.
         self.inside = False
 
@@ -111,7 +53,9 @@ class Leaper:
         """Whether all that requests hold in ``memory`` only grows until they end."""
         layout = memory.layout
         return memory.tiers is None and all(
-            group.reach.kind == "all" and group.stride == 1 and group.block_size == layout.block_size
+            group.reach.kind == "all"
+            and group.stride == 1
+            and group.block_size == layout.block_size
             for group in layout.groups
         )
 
@@ -123,16 +67,17 @@ class Leaper:
         """
         if self.scheduler.under_way:
             raise RuntimeError("a step is under way: apply it first")
-        cohort, prompts, room = Cohort(self._size), [], 0
+        cohort, prompts = Cohort(self._size), []
+        growth = Growth(self.memory, cohort)
         for request in self.scheduler.running:
-            room += self._room_of(request)
-            if request.decoding and self._at_its_edge(request, request.computed):
-                cohort.add(request, self._tables(request))
+            growth.room += growth.room_of(request)
+            if request.decoding and growth.at_its_edge(request, request.computed):
+                cohort.add(request, growth.tables(request))
             elif request.decoding and self.config.prefill_first:
                 return False
             else:
                 prompts.append(request)
-        self._cohort, self._prompts, self._room = cohort, prompts, room
+        self._cohort, self._growth, self._prompts = cohort, growth, prompts
         self.inside = True
         return True
 
@@ -157,7 +102,7 @@ class Leaper:
         scheduler, cohort, stretch = self.scheduler, self._cohort, self.stretch
         budget, size, waits = self.config.token_budget, cohort.size, self.config.prefill_first
         beginning = cohort.beginning(cohort.tick)
-        if len(beginning) * self._each > self._pool.free_blocks or (waits and size > budget):
+        if len(beginning) * self._growth.each > self._pool.free_blocks or (waits and size > budget):
             return None
         left = self._deal(budget, alone=waits) if self._prompts else budget - size * (not waits)
         if left < 0:
@@ -165,11 +110,11 @@ class Leaper:
             return None
         scheduler.refusal = None
         if beginning and not waits:
-            self._begin_blocks(beginning)
+            self._growth.begin(beginning)
         stretch.admitted = self._admit(left) if scheduler.waiting else _NOBODY
         moving = not (waits and any(request.in_flight for request in self._prompts))
         if beginning and waits and moving:
-            self._begin_blocks(beginning)
+            self._growth.begin(beginning)
         self._describe(size if moving else 0)
         stretch.later, stretch.most = cohort.size, 1
         if stretch.rows:
@@ -184,10 +129,10 @@ class Leaper:
         self.scheduler.steps += steps
         if rows and steps > 1:
             self._go_on(1, rows)
-            self._take_blocks(range(cohort.tick, cohort.tick + steps - 1))
+            self._growth.take(range(cohort.tick, cohort.tick + steps - 1), self.stretch)
             finished = self._go_on(steps - 1, [])
         else:
-            self._take_blocks(range(cohort.tick + 1, cohort.tick + steps))
+            self._growth.take(range(cohort.tick + 1, cohort.tick + steps), self.stretch)
             finished = self._go_on(steps, rows)
         return finished
 
@@ -195,7 +140,7 @@ class Leaper:
         """Take in what steps gave whose blocks were taken."""
         cohort, moving = self._cohort, self.stretch.decoding > 0 or not rows
         if self._sharing:
-            self._seal(cohort.tick + steps, rows, moving=moving)
+            self._growth.seal(cohort.tick + steps, rows, moving=moving)
         finished = cohort.advance(steps) if moving else []
         for request in rows:
             request.computed += request.in_flight
@@ -244,24 +189,9 @@ class Leaper:
     def _admit(self, budget: int) -> list[Request]:
         admitted = self.scheduler.admit_waiting(budget)
         for request in admitted:
-            self._room += self._room_of(request)
+            self._growth.room += self._growth.room_of(request)
             insort(self._prompts, request, key=PLACE)
         return admitted
-
-    def _begin_blocks(self, beginning: list[Member]) -> None:
-        """Give each of these its next blocks."""
-        blocks = self._pool.take(len(beginning) * self._each)
-        assert blocks is not None, "the pool was looked at before"
-        self._hand_out(beginning, self._cohort.tick, iter(blocks))
-
-    def _hand_out(self, beginning: list[Member], tick: int, blocks: Iterator[int]) -> None:
-        size, room = self._size, self._room
-        for member in beginning:
-            for table in member.tables:
-                table.append(next(blocks))
-            left = member.end - tick + 1
-            room += size if left > size else left
-        self._room = room
 
     def _describe(self, decoding: int) -> None:
         stretch, cohort, scheduler = self.stretch, self._cohort, self.scheduler
@@ -278,10 +208,10 @@ class Leaper:
                 stretch.rows.append((first, count, first + count == request.known))
                 stretch.prompts.append(request)
                 stretch.tokens += count
-        stretch.free, stretch.room = [self._pool.free_blocks], [self._room]
+        stretch.free, stretch.room = [self._pool.free_blocks], [self._growth.room]
         if self._sharing:
             self._describe_shared(self._sharing.pool)
-        elif not self._paged and scheduler.waiting.head:
+        elif not self._growth.each and scheduler.waiting.head:
             needed = self.memory.blocks_to_admit(scheduler.waiting.head)
             stretch.external = self._pool.unusable(needed)
         else:
@@ -308,28 +238,28 @@ class Leaper:
         stretch, scheduler = self.stretch, self.scheduler
         if self.config.prefill_first or len(stretch.rows) != len(self._prompts):
             return
-        if scheduler.waiting and scheduler.refusal is None:
-            if len(scheduler.running) < self.config.max_running:
-                return
-        elif scheduler.refusal is not None and (self._sharing or scheduler.refusal.reason_may_change):
+        refusal, full = scheduler.refusal, len(scheduler.running) == self.config.max_running
+        if scheduler.waiting and refusal is None and not full:
+            return
+        if refusal is not None and (self._sharing or refusal.reason_may_change):
             return
         steps = self._cohort.until_end if stretch.decoding else 2**62
         for request in stretch.prompts:
             end = request.computed + request.in_flight
-            if end < request.known or not self._at_its_edge(request, end):
+            if end < request.known or not self._growth.at_its_edge(request, end):
                 return
             steps = min(steps, request.max_new_tokens - request.generated)
         later = self._cohort.size + len(stretch.prompts)
         if later > self.config.token_budget:
             return
-        if later * self._each * -(-steps // self._size) <= self._pool.free_blocks:
+        if later * self._growth.each * -(-steps // self._size) <= self._pool.free_blocks:
             stretch.later, stretch.most = later, steps
 
     def _quiet(self) -> int:
         """Steps up to the next event, the planned one included."""
         cohort, refusal = self._cohort, self.scheduler.refusal
         steps = cohort.until_end
-        if not self._paged or steps == 1:
+        if not self._growth.each or steps == 1:
             return steps
         floor = 0
         if refusal is not None:
@@ -338,69 +268,20 @@ class Leaper:
             if refusal.reason_may_change:
                 floor = refusal.needed  # from there on it is refused for another reason
         spare = self._pool.free_blocks - floor
-        most = cohort.size * self._each * -(-steps // self._size)
+        most = cohort.size * self._growth.each * -(-steps // self._size)
         if most <= spare:
             return steps
         for step in range(1, steps):
-            spare -= len(cohort.beginning(cohort.tick + step)) * self._each
+            spare -= len(cohort.beginning(cohort.tick + step)) * self._growth.each
             if spare < 0:
                 return step
         return steps
 
-    def _take_blocks(self, ticks: range) -> None:
-        """Give out the blocks of the steps after the planned one."""
-        if not ticks:
-            return
-        stretch, cohort = self.stretch, self._cohort
-        if not self._paged:
-            stretch.free *= len(ticks) + 1
-            stretch.room *= len(ticks) + 1
-            return
-        if self._sharing:
-            self._take_one_by_one(ticks, self._sharing.pool)
-            return
-        beginning = [cohort.beginning(tick) for tick in ticks]
-        blocks = self._pool.take(sum(map(len, beginning)) * self._each)
-        assert blocks is not None, "the pool was looked at before"
-        taken, free = iter(blocks), stretch.free[0]
-        for tick, members in zip(ticks, beginning, strict=True):
-            if members:
-                self._hand_out(members, tick, taken)
-                free -= len(members) * self._each
-            stretch.free.append(free)
-            stretch.room.append(self._room)
-
-    def _take_one_by_one(self, ticks: range, pool: CachedPool) -> None:
-        """The same where a block that is taken may hold what another is sealed with."""
-        stretch, cohort = self.stretch, self._cohort
-        for tick in ticks:
-            self._seal(tick, [], moving=True)
-            beginning = cohort.beginning(tick)
-            if beginning:
-                blocks = pool.take(len(beginning) * self._each)
-                assert blocks is not None, "the pool was looked at before"
-                self._hand_out(beginning, tick, iter(blocks))
-            stretch.free.append(pool.free_blocks)
-            stretch.room.append(self._room)
-            stretch.cached.append(pool.cached_blocks)
-
-    def _seal(self, tick: int, rows: list[Request], *, moving: bool) -> None:
-        """Before ``tick``, seal what the step before it has filled, in the order of its rows."""
-        filled = [(row.place, row, row.computed, row.in_flight) for row in rows]
-        for member in self._cohort.beginning(tick) if moving else ():
-            request = member.request
-            if request.keys is not None:
-                end = request.computed + tick - member.joined
-                filled.append((member.place, request, end - 1, 1))
-        filled.sort(key=_place)
-        for _, request, first, count in filled:
-            self.memory.seal(request, first, count)
-
     def _join(self, request: Request) -> None:
         """Let a request that decodes from now on into the cohort, if it stands where it should."""
-        if self._at_its_edge(request, request.computed):
+        if self._growth.at_its_edge(request, request.computed):
             self._prompts.remove(request)
-            self._cohort.add(request, self._tables(request))
+            self._cohort.add(request, self._growth.tables(request))
         elif self.config.prefill_first:
             self.leave()
 
@@ -409,34 +290,11 @@ class Leaper:
         if len(finished) > 1:
             finished.sort(key=PLACE)
         for request in finished:
-            self._room -= self._room_of(request)
+            self._growth.room -= self._growth.room_of(request)
             place = bisect_left(scheduler.running, request.place, key=PLACE)
             del scheduler.running[place]
             request.state = RequestState.FINISHED
             self.memory.end(request)
-
-    def _room_of(self, request: Request) -> int:
-        """Tokens for which a request holds blocks, as far as it may come to fill them."""
-        tables = self.memory.holding(request.id).tables
-        if not tables:
-            return 0
-        return min(len(tables[0].ids) * self._size, request.most_slots)
-
-    def _at_its_edge(self, request: Request, computed: int) -> bool:
-        """Whether a request holds the blocks of so many computed tokens and no further one."""
-        if not self._paged:
-            return True
-        held = len(self.memory.holding(request.id).tables[0].ids)
-        return held == -(-computed // self._size)
-
-    def _tables(self, request: Request) -> list[list[int]]:
-        if not self._paged:
-            return []
-        return [table.ids for table in self.memory.holding(request.id).tables]
-
-
-def _place(entry: tuple[tuple[int, int], Request, int, int]) -> tuple[int, int]:
-    return entry[0]
 
 
 _NOBODY: list[Request] = []

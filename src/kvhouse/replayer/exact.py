@@ -41,4 +41,3 @@ class ExactSum:
         least = min(self._by_exponent)
         total = sum(count << (exponent - least) for exponent, count in self._by_exponent.items())
         return float(Fraction(total) * Fraction(2) ** (least - _BITS)) if total else 0.0
-

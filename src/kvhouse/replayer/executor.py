@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from kvhouse.core.leap import PlainRow
 from kvhouse.core.step import Executor, Sampled, StepPlan, StepResult
+from kvhouse.core.stretch import PlainRow
 from kvhouse.costs import Line, Roofline
 from kvhouse.links import Link, transfer_cost
 from kvhouse.replayer.stretches import Stretches

@@ -16,9 +16,9 @@ from typing import Protocol
 
 import numpy as np
 
-from kvhouse.core.leap import PlainRow
 from kvhouse.core.memory import KVMemory
 from kvhouse.core.step import Executor, StepPlan, StepResult
+from kvhouse.core.stretch import PlainRow
 from kvhouse.costs import Line, Roofline
 from kvhouse.layout import KVLayout
 from kvhouse.replayer.executor import LeapingExecutor

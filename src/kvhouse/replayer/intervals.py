@@ -6,14 +6,14 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 
 from kvhouse.core.ledger import LEDGER_CLASSES, Ledger
 from kvhouse.core.memory import KVMemory
 from kvhouse.replayer.exact import ExactSum
-from kvhouse.replayer.stretches import Floats, Ints, Stretches, places
+from kvhouse.replayer.stretches import Stretches, places
 
 #: What is averaged over time.
 LEVELS = ("running", "waiting", *LEDGER_CLASSES, "saved")
@@ -26,6 +26,9 @@ _NOTED = (
 )
 #: The index of a wait, which is no step.
 _WAIT = -1
+
+#: One array for each attribute of intervals.
+Columns = dict[str, np.ndarray[Any, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +63,19 @@ class Intervals(Sequence[Interval]):
     intervals themselves can be looked at where they are kept.
 
     Attributes:
-        count: Intervals so far, those included whose place was taken and who come later.
+        taken: Intervals so far, those included whose place was taken and who come later.
     """
 
     def __init__(self, intervals: Iterable[Interval] = (), *, keep: bool = True) -> None:
         """Args: intervals: To begin with. keep: Whether the intervals can be looked at later."""
-        self.count = 0
+        self.taken = 0
         self._keep = keep
         self._tokens = self._preempted = self._steps = 0
         self._peaks = dict.fromkeys(LEVELS, 0)
         self._seconds = ExactSum()
         self._fragmented = ExactSum()
         self._areas = {name: ExactSum() for name in LEVELS}
-        self._kept: list[dict[str, Ints | Floats]] = []
+        self._kept: list[Columns] = []
         self._noted, self._starts, self._spans = array("q"), array("d"), array("d")
         for interval in intervals:
             self.add(interval)
@@ -89,8 +92,8 @@ class Intervals(Sequence[Interval]):
         self._spans.append(interval.seconds)
         index = _WAIT if interval.step is None else interval.step
         counts = interval.tokens, interval.running, interval.waiting, interval.preempted
-        self._noted.extend((self.count, index, *counts, *_BYTES(ledger)))
-        self.count += 1
+        self._noted.extend((self.taken, index, *counts, *_BYTES(ledger)))
+        self.taken += 1
         if len(self._spans) >= _CHUNK:
             self._sum_up()
 
@@ -138,7 +141,7 @@ class Intervals(Sequence[Interval]):
         seconds = self.seconds
         return self._areas[name].value / seconds if seconds else 0.0
 
-    def columns(self) -> dict[str, Ints | Floats]:
+    def columns(self) -> Columns:
         """The intervals as arrays, by the names of their attributes and the ledger's classes.
 
         Raises:
@@ -171,13 +174,21 @@ class Intervals(Sequence[Interval]):
             return [self[place] for place in range(len(self))[index]]
         place = range(len(self))[index]
         value = {name: column[place].item() for name, column in columns.items()}
-        ledger = Ledger(value["total"], *(value[name] for name in LEDGER_CLASSES), value["saved"])
+        ledger = Ledger(**{name: value[name] for name in ("total", *LEDGER_CLASSES, "saved")})
         step = None if value["index"] == _WAIT else value["index"]
         start = value["start"]
         for span in columns["seconds"][place - value["later"] : place].tolist():
             start += span  # as the clock went
-        counts = (value[name] for name in ("tokens", "running", "waiting", "preempted"))
-        return Interval(start, value["seconds"], step, *counts, ledger)
+        return Interval(
+            start=start,
+            seconds=value["seconds"],
+            step=step,
+            tokens=value["tokens"],
+            running=value["running"],
+            waiting=value["waiting"],
+            preempted=value["preempted"],
+            ledger=ledger,
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Intervals | list | tuple):
@@ -188,14 +199,14 @@ class Intervals(Sequence[Interval]):
         """Bring everything that was noted of single intervals into the sums."""
         if self._spans:
             noted = np.frombuffer(self._noted, dtype=np.int64).reshape(-1, len(_NOTED))
-            columns: dict[str, Ints | Floats] = dict(zip(_NOTED, noted.T, strict=True))
+            columns: Columns = dict(zip(_NOTED, noted.T, strict=True))
             columns["later"] = np.zeros(len(noted), dtype=np.int64)
             columns["start"] = np.frombuffer(self._starts)
             columns["seconds"] = np.frombuffer(self._spans)
             self._noted, self._starts, self._spans = array("q"), array("d"), array("d")
             self._take_in(columns)
 
-    def _take_in(self, columns: dict[str, Ints | Floats]) -> None:
+    def _take_in(self, columns: Columns) -> None:
         spans = columns["seconds"]
         self._tokens += int(columns["tokens"].sum())
         self._preempted += int(columns["preempted"].sum())
@@ -211,7 +222,7 @@ class Intervals(Sequence[Interval]):
             self._kept.append(columns)
 
 
-def _columns_of(stretches: Stretches, memory: KVMemory) -> dict[str, Ints | Floats]:
+def _columns_of(stretches: Stretches, memory: KVMemory) -> Columns:
     """One value for each step.
 
     ``start`` is the stretch's, and ``later`` says how many of its steps went before.
@@ -251,7 +262,7 @@ def _columns_of(stretches: Stretches, memory: KVMemory) -> dict[str, Ints | Floa
 
 
 _BYTES = attrgetter("total", *LEDGER_CLASSES, "saved")
-_NOTHING: dict[str, Ints | Floats] = {
+_NOTHING: Columns = {
     **dict.fromkeys((*_NOTED, "later"), np.empty(0, dtype=np.int64)),
     **dict.fromkeys(("start", "seconds"), np.empty(0)),
 }

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from kvhouse.core.leap import Leaper, Stretch
+from kvhouse.core.leap import Leaper
 from kvhouse.core.request import Request
 from kvhouse.core.scheduler import Scheduler
 from kvhouse.core.step import Executor
+from kvhouse.core.stretch import Stretch
 from kvhouse.replayer.executor import LeapingExecutor
 from kvhouse.replayer.guard import EVERY, Guard
 from kvhouse.replayer.intervals import Intervals
@@ -64,8 +65,8 @@ class Leap:
         """
         leaper, intervals, steps = self._leaper, self._intervals, len(seconds)
         finished = leaper.advance(steps)
-        self._stretches.add(leaper.stretch, intervals.count, start, seconds)
-        intervals.count += steps
+        self._stretches.add(leaper.stretch, intervals.taken, start, seconds)
+        intervals.taken += steps
         self._taken += 1
         if self._guard and not self._taken % EVERY:
             self._guard.look_at_tables(leaper.stretch.index)

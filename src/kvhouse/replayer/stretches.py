@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from kvhouse.core.leap import Stretch
+from kvhouse.core.stretch import Stretch
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
-Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 #: What is kept of a stretch, in this order; see ``Stretch``. Of the first step's rows beside those
 #: that decode: their number, how many sample, the sums of their first positions and of tokens times
@@ -60,7 +59,13 @@ class Stretches:
         self._noted.extend(
             (
                 *(position, len(seconds), stretch.index, stretch.decoding, stretch.later),
-                *(stretch.before, stretch.written, stretch.tokens, stretch.running, stretch.waiting),
+                *(
+                    stretch.before,
+                    stretch.written,
+                    stretch.tokens,
+                    stretch.running,
+                    stretch.waiting,
+                ),
                 *(stretch.free_slots, stretch.external, stretch.shared, stretch.saved),
                 *(stretch.in_shared, *(_sums(stretch) if stretch.rows else _NO_ROWS)),
             )

@@ -1,22 +1,23 @@
-"""Scenarios whose plan logs, events and results are held to what they were before leaping.
+"""Plan logs, events, records and results are what they were before there were leaps.
 
-``python tests/replayer/golden.py`` writes the hashes anew: only where a rule changes on purpose.
+``golden.json`` was recorded by stepping, from the code as it was then. Running this file as a
+script records anew: only where a rule changes on purpose.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from kvhouse import devices, spec
 from kvhouse.core.keys import BlockKeys
 from kvhouse.core.memory import make_memory
 from kvhouse.core.scheduler import Scheduler, SchedulerConfig
-from kvhouse.core.step import StepPlan
 from kvhouse.core.tier import TierConfig
 from kvhouse.costs import Roofline
 from kvhouse.layout import KVLayout, PoolSize
@@ -129,12 +130,9 @@ class Outcome:
     result: str
 
 
-def play(golden: Golden, *, plans: bool, step: bool = False, events: bool = True) -> Outcome:
-    """Drive a scenario; with ``plans`` their hash is taken too."""
+def play(golden: Golden, *, plans: bool) -> Outcome:
+    """Drive a scenario; with ``plans`` it is stepped and their hash is taken too."""
     log = PlanFingerprint()
-    on_plan: Callable[[StepPlan], None] | None = log.add if plans else None
-    if step and not plans:
-        on_plan = _nothing
     told = hashlib.sha256()
     model, device = spec.load(golden.model), devices.get(golden.device)
     layout = KVLayout.of(model, golden.kv_format, golden.block_size)
@@ -165,8 +163,8 @@ def play(golden: Golden, *, plans: bool, step: bool = False, events: bool = True
         StepGuard(executor, roofline),
         backlog(requests) if golden.queued else TimedArrivals(requests),
         keys=keys if golden.prefix else None,
-        on_plan=on_plan,
-        on_event=tell if events else None,
+        on_plan=log.add if plans else None,
+        on_event=tell,
     )
     result = summarise(driven, memory, timeline=13).to_dict()
     return Outcome(
@@ -177,10 +175,6 @@ def play(golden: Golden, *, plans: bool, step: bool = False, events: bool = True
     )
 
 
-def _nothing(_: object) -> None:
-    """Asks for plans and looks at none."""
-
-
 def _hash(value: object) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
@@ -188,6 +182,29 @@ def _hash(value: object) -> str:
 def record() -> dict[str, dict[str, str]]:
     """Step through every scenario."""
     return {name: asdict(play(golden, plans=True)) for name, golden in SCENARIOS.items()}
+
+
+def recorded() -> dict[str, dict[str, str]]:
+    """What was recorded."""
+    found: dict[str, dict[str, str]] = json.loads(RECORDED.read_text())
+    return found
+
+
+def test_every_scenario_is_recorded():
+    assert recorded().keys() == SCENARIOS.keys()
+    assert len(SCENARIOS) >= 20
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_stepping_gives_what_was_recorded(name):
+    assert asdict(play(SCENARIOS[name], plans=True)) == recorded()[name]
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_leaping_gives_what_was_recorded(name):
+    outcome = asdict(play(SCENARIOS[name], plans=False))
+    for what in ("events", "records", "result"):
+        assert outcome[what] == recorded()[name][what], what
 
 
 if __name__ == "__main__":
