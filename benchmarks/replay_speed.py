@@ -17,6 +17,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from kvhouse import devices, spec
 from kvhouse.core.step import StepPlan
@@ -66,8 +67,9 @@ def show(name: str, result: ReplayResult, seconds: float) -> None:
 
 
 def curve(times: int) -> None:
-    """What a step costs in batches of so many, leaping and stepping, in microseconds."""
-    print(f"{'batch':>6}  {'steps':>6}  {'leaping':>9}  {'stepping':>9}  µs a step")
+    """What batches of so many cost, leaping and stepping, in microseconds."""
+    print("        leaping   stepping    leaping   stepping")
+    print(" batch  a step    a step      a request a request")
     for batch in BATCHES:
         trace = read_trace(f"backlog:prompt=64,output=uniform(400,600),requests={4 * batch}")
         setup = Setup(
@@ -81,9 +83,13 @@ def curve(times: int) -> None:
             as_backlog=True,
         )
         result, leaping = measure(setup.drive, times)
-        _, stepping = measure(lambda setup=setup: setup.drive(on_plan=_look), 1)  # type: ignore[misc]
-        each = [1e6 * seconds / result.steps for seconds in (leaping, stepping)]
-        print(f"{batch:6,}  {result.steps:6,}  {each[0]:9.1f}  {each[1]:9.1f}", flush=True)
+        _, stepping = measure(partial(setup.drive, on_plan=_look), 1)
+        spans = [
+            1e6 * seconds / count
+            for count in (result.steps, result.submitted)
+            for seconds in (leaping, stepping)
+        ]
+        print(f"{batch:6,}", *(f"{span:9.1f}" for span in spans), flush=True)
 
 
 def _look(_: StepPlan) -> None:
