@@ -50,10 +50,13 @@ class Cohort:
         size: Members.
         computed: Tokens that all members together have computed.
         members: By the request's id.
+        excess: For the ticks in which members begin their last blocks, the tokens of these blocks
+            that they will never fill.
     """
 
     def __init__(self, block_size: int) -> None:
         self.tick = self.size = self.computed = 0
+        self.excess: dict[int, int] = {}
         self.members: dict[int, Member] = {}
         self._block_size = block_size
         self._beginning: dict[int, list[Member]] = {}
@@ -67,17 +70,25 @@ class Cohort:
         self.size += 1
         self.computed += request.computed
         if tables:
-            member.phase = (self.tick - request.computed) % self._block_size
-            peers = self._beginning.setdefault(member.phase, [])
-            if peers and peers[-1].place > member.place:
-                insort(peers, member, key=PLACE)
-            else:
-                peers.append(member)
+            self._let_begin(member)
         if member.end in self._ending:
             self._ending[member.end].append(member)
         else:
             self._ending[member.end] = [member]
             heappush(self._ends, member.end)
+
+    def _let_begin(self, member: Member) -> None:
+        """Note in which ticks a member begins blocks."""
+        member.phase = (self.tick - member.request.computed) % self._block_size
+        peers = self._beginning.setdefault(member.phase, [])
+        if peers and peers[-1].place > member.place:
+            insort(peers, member, key=PLACE)
+        else:
+            peers.append(member)
+        after = (member.end - member.phase) % self._block_size
+        last, excess = member.end - after, self._block_size - after - 1
+        if excess and last >= self.tick:
+            self.excess[last] = self.excess.get(last, 0) + excess
 
     def beginning(self, tick: int) -> list[Member]:
         """Who computes the first token of a block in a tick, in order; not to be changed."""
@@ -105,7 +116,10 @@ class Cohort:
             del self.members[request.id]
             self.computed -= request.computed
             if member.tables:
-                self._beginning[member.phase].remove(member)
+                peers = self._beginning[member.phase]
+                peers.remove(member)
+                if not peers:
+                    del self._beginning[member.phase]
         self.size -= len(ended)
         return [member.request for member in ended]
 

@@ -36,13 +36,10 @@ class Growth:
         self._hand_out(beginning, self.cohort.tick, iter(blocks))
 
     def _hand_out(self, beginning: list[Member], tick: int, blocks: Iterator[int]) -> None:
-        size, room = self._size, self.room
         for member in beginning:
             for table in member.tables:
                 table.append(next(blocks))
-            left = member.end - tick + 1
-            room += size if left > size else left
-        self.room = room
+        self.room += self._size * len(beginning) - self.cohort.excess.pop(tick, 0)
 
     def take(self, ticks: range, stretch: Stretch) -> None:
         """Give out the blocks of the steps after the planned one."""
@@ -56,16 +53,21 @@ class Growth:
         if self._sharing:
             self._take_one_by_one(ticks, stretch, self._sharing.pool)
             return
-        beginning = [cohort.beginning(tick) for tick in ticks]
-        blocks = self._pool.take(sum(map(len, beginning)) * self.each)
+        # Written out, since it is done for every step.
+        begun = [cohort.beginning(tick) for tick in ticks]
+        blocks = self._pool.take(sum(map(len, begun)) * self.each)
         assert blocks is not None, "the pool was looked at before"
-        taken, free = iter(blocks), stretch.free[0]
-        for tick, members in zip(ticks, beginning, strict=True):
+        taken, excess, free, room = iter(blocks), cohort.excess, stretch.free[0], self.room
+        for tick, members in zip(ticks, begun, strict=True):
             if members:
-                self._hand_out(members, tick, taken)
+                for member in members:
+                    for table in member.tables:
+                        table.append(next(taken))
                 free -= len(members) * self.each
+                room += len(members) * self._size - excess.pop(tick, 0)
             stretch.free.append(free)
-            stretch.room.append(self.room)
+            stretch.room.append(room)
+        self.room = room
 
     def _take_one_by_one(self, ticks: range, stretch: Stretch, pool: CachedPool) -> None:
         """The same where a block that is taken may hold what another is sealed with."""
