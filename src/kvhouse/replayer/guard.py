@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from operator import attrgetter, mul
 from typing import Protocol
@@ -22,7 +22,7 @@ from kvhouse.core.stretch import PlainRow
 from kvhouse.costs import Line, Roofline
 from kvhouse.layout import KVLayout
 from kvhouse.replayer.executor import LeapingExecutor
-from kvhouse.replayer.stretches import Stretches, places
+from kvhouse.replayer.stretches import ROW_SUMS, Stretches, places
 from kvhouse.spec.model import DTYPE_BYTES
 from kvhouse.spec.reach import Reach
 
@@ -116,7 +116,8 @@ class StepGuard:
         whole = [reach for reach in self._pair_flops if reach.kind == "all"]
         entry = float(sum(self._entries[reach] for reach in whole))
         pair = float(sum(self._pair_flops[reach] for reach in whole))
-        of = {name: column[stretch] for name, column in table.items()}
+        names = ("decoding", "later", "before", "written", "tokens", *ROW_SUMS)
+        of = {name: table[name][stretch] for name in names}
         # Every later step reads what was written before it, and all that run write one token.
         first, more = later == 0, of["later"]
         kept = of["written"] + later * more
@@ -209,8 +210,7 @@ class ResidencyGuard:
         if tokens * self._token_bytes > held * block or held - saved > memory.total_blocks:
             raise PhysicsError(_no_room(plan.index, tokens, self._token_bytes, held, block))
         if plan.index % EVERY == 0:
-            tables = (table for row in plan.rows for table in row.tables)
-            self._check_tables(plan.index, chain.from_iterable(tables))
+            self._check_tables(plan.index, [table for row in plan.rows for table in row.tables])
 
     def look_at(self, stretches: Stretches) -> None:
         """Look at every step of stretches that were taken.
@@ -236,15 +236,13 @@ class ResidencyGuard:
         Raises:
             PhysicsError: A block lies in two of them, or outside the pool.
         """
-        holders = map(self._memory.holding, self._memory.holders)
-        tables = (table.ids for holding in holders for table in holding.tables)
-        self._check_tables(step, chain.from_iterable(tables))
+        holdings = map(self._memory.holding, self._memory.holders)
+        self._check_tables(step, [table.ids for holding in holdings for table in holding.tables])
 
-    def _check_tables(self, step: int, blocks: Iterable[int]) -> None:
-        ids = list(blocks)
-        distinct = set(ids)
+    def _check_tables(self, step: int, tables: Sequence[Sequence[int]]) -> None:
+        distinct: set[int] = set().union(*tables)
         total = self._memory.total_blocks
-        if len(distinct) < len(ids) and not self._memory.sharing:
+        if len(distinct) < sum(map(len, tables)) and not self._memory.sharing:
             raise PhysicsError(f"step {step}: a block lies in two tables")
         if distinct and not 0 <= min(distinct) <= max(distinct) < total:
             raise PhysicsError(f"step {step}: a table names a block outside the pool")

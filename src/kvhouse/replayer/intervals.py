@@ -13,7 +13,7 @@ import numpy as np
 from kvhouse.core.ledger import LEDGER_CLASSES, Ledger
 from kvhouse.core.memory import KVMemory
 from kvhouse.replayer.exact import ExactSum
-from kvhouse.replayer.stretches import Stretches, places
+from kvhouse.replayer.stretches import ROW_SUMS, Stretches, places
 
 #: What is averaged over time.
 LEVELS = ("running", "waiting", *LEDGER_CLASSES, "saved")
@@ -229,7 +229,7 @@ def _columns_of(stretches: Stretches, memory: KVMemory) -> Columns:
     """
     layout, table = memory.layout, stretches.table()
     stretch, later = places(table["steps"])
-    of = {name: column[stretch] for name, column in table.items()}
+    of = {name: table[name][stretch] for name in table if name not in ROW_SUMS}
     entry, block, slot = layout.bytes_per_token, layout.block_bytes, layout.slot_bytes
     written = (of["written"] + later * of["later"]) * entry
     unheld = np.frombuffer(stretches.free, dtype=np.int64) * block + slot * of["free_slots"]

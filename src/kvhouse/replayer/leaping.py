@@ -13,7 +13,7 @@ from kvhouse.replayer.intervals import Intervals
 from kvhouse.replayer.stretches import Stretches
 
 #: Steps after which the stretches so far are summed up and checked.
-_CHUNK = 1 << 15
+_CHUNK = 1 << 13
 
 
 class Leap:

@@ -11,13 +11,15 @@ from kvhouse.core.stretch import Stretch
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
-#: What is kept of a stretch, in this order; see ``Stretch``. Of the first step's rows beside those
-#: that decode: their number, how many sample, the sums of their first positions and of tokens times
-#: first position, and the pairs of each new token with those of its row up to itself.
+#: Of the first step's rows beside those that decode: their number, how many sample, the sums of
+#: their first positions and of tokens times first position, and the pairs of each new token with
+#: those of its row up to itself.
+ROW_SUMS = ("rows", "samples", "firsts", "products", "pairs")
+#: What is kept of a stretch, in this order; see ``Stretch``.
 _COLUMNS = (
     *("position", "steps", "index", "decoding", "later", "before", "written", "tokens"),
     *("running", "waiting", "free_slots", "external", "shared", "saved", "in_shared"),
-    *("rows", "samples", "firsts", "products", "pairs"),
+    *ROW_SUMS,
 )
 _NO_ROWS = (0, 0, 0, 0, 0)
 
