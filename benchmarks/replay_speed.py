@@ -26,9 +26,7 @@ from kvhouse.replayer.setup import Setup
 from kvhouse.replayer.traces import Trace, read_trace
 
 BATCHES = (8, 16, 32, 64, 128, 256, 512, 1024)
-MILLION = (
-    "poisson:rate=40,prompt=lognormal(200,1),output=lognormal(60,0.8),requests=1000000,seed=1"
-)
+MILLION = "poisson:rate=40,prompt=lognormal(200,1),output=lognormal(60,0.8),requests=1000000,seed=1"
 
 
 def setup_of(trace: Trace) -> Setup:

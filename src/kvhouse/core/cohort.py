@@ -50,18 +50,18 @@ class Cohort:
         size: Members.
         computed: Tokens that all members together have computed.
         members: By the request's id.
-        excess: For the ticks in which members begin their last blocks, the tokens of these blocks
-            that they will never fill.
     """
 
     def __init__(self, block_size: int) -> None:
         self.tick = self.size = self.computed = 0
-        self.excess: dict[int, int] = {}
         self.members: dict[int, Member] = {}
         self._block_size = block_size
         self._beginning: dict[int, list[Member]] = {}
         self._ending: dict[int, list[Member]] = {}
         self._ends: list[int] = []
+        #: Ticks in which members begin their last blocks, and the tokens that these have beyond
+        #: what will be filled.
+        self._excess: list[tuple[int, int]] = []
 
     def add(self, request: Request, tables: list[list[int]]) -> None:
         """Take in a request that decodes; the next token that it computes is in the next tick."""
@@ -88,11 +88,29 @@ class Cohort:
         after = (member.end - member.phase) % self._block_size
         last, excess = member.end - after, self._block_size - after - 1
         if excess and last >= self.tick:
-            self.excess[last] = self.excess.get(last, 0) + excess
+            heappush(self._excess, (last, excess))
 
     def beginning(self, tick: int) -> list[Member]:
         """Who computes the first token of a block in a tick, in order; not to be changed."""
         return self._beginning.get(tick % self._block_size, _NOBODY)
+
+    def beginning_in(self, ticks: range) -> list[list[Member]]:
+        """The same for each of many ticks."""
+        get, size = self._beginning.get, self._block_size
+        return [get(tick % size, _NOBODY) for tick in ticks]
+
+    def excess_in(self, ticks: range) -> list[tuple[int, int]]:
+        """Once for each tick, in their order: which of these ticks begin members' last blocks.
+
+        Returns:
+            The place of the tick among these, and the tokens of such a block that its request
+            will never fill.
+        """
+        found = []
+        while self._excess and self._excess[0][0] < ticks.stop:
+            tick, tokens = heappop(self._excess)
+            found.append((tick - ticks.start, tokens))
+        return found
 
     @property
     def until_end(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from itertools import chain
 
 from kvhouse.core.cached_pool import CachedPool
 from kvhouse.core.cohort import Cohort, Member
@@ -33,54 +33,46 @@ class Growth:
         """Give each of these its next blocks."""
         blocks = self._pool.take(len(beginning) * self.each)
         assert blocks is not None, "the pool was looked at before"
-        self._hand_out(beginning, self.cohort.tick, iter(blocks))
-
-    def _hand_out(self, beginning: list[Member], tick: int, blocks: Iterator[int]) -> None:
+        taken = iter(blocks)
         for member in beginning:
             for table in member.tables:
-                table.append(next(blocks))
-        self.room += self._size * len(beginning) - self.cohort.excess.pop(tick, 0)
+                table.append(next(taken))
+        tick = self.cohort.tick
+        excess = self.cohort.excess_in(range(tick, tick + 1))
+        self.room += self._size * len(beginning) - sum(tokens for _, tokens in excess)
 
     def take(self, ticks: range, stretch: Stretch) -> None:
         """Give out the blocks of the steps after the planned one."""
         if not ticks:
             return
-        cohort = self.cohort
         if not self.each:
-            stretch.free *= len(ticks) + 1
-            stretch.room *= len(ticks) + 1
+            stretch.begun = [0] * len(ticks)
             return
+        beginning = self.cohort.beginning_in(ticks)
         if self._sharing:
-            self._take_one_by_one(ticks, stretch, self._sharing.pool)
-            return
-        # Written out, since it is done for every step.
-        begun = [cohort.beginning(tick) for tick in ticks]
-        blocks = self._pool.take(sum(map(len, begun)) * self.each)
-        assert blocks is not None, "the pool was looked at before"
-        taken, excess, free, room = iter(blocks), cohort.excess, stretch.free[0], self.room
-        for tick, members in zip(ticks, begun, strict=True):
-            if members:
-                for member in members:
-                    for table in member.tables:
-                        table.append(next(taken))
-                free -= len(members) * self.each
-                room += len(members) * self._size - excess.pop(tick, 0)
-            stretch.free.append(free)
-            stretch.room.append(room)
-        self.room = room
+            self._take_one_by_one(ticks, beginning, stretch, self._sharing.pool)
+        else:
+            blocks = self._pool.take(sum(map(len, beginning)) * self.each)
+            assert blocks is not None, "the pool was looked at before"
+            taken = iter(blocks)
+            for member in chain.from_iterable(beginning):
+                for table in member.tables:
+                    table.append(next(taken))
+        stretch.begun = list(map(len, beginning))
+        stretch.excess = self.cohort.excess_in(ticks)
+        self.room += self._size * sum(stretch.begun)
+        self.room -= sum(tokens for _, tokens in stretch.excess)
 
-    def _take_one_by_one(self, ticks: range, stretch: Stretch, pool: CachedPool) -> None:
+    def _take_one_by_one(
+        self, ticks: range, beginning: list[list[Member]], stretch: Stretch, pool: CachedPool
+    ) -> None:
         """The same where a block that is taken may hold what another is sealed with."""
-        cohort = self.cohort
-        for tick in ticks:
+        for tick, members in zip(ticks, beginning, strict=True):
             self.seal(tick, [], moving=True)
-            beginning = cohort.beginning(tick)
-            if beginning:
-                blocks = pool.take(len(beginning) * self.each)
-                assert blocks is not None, "the pool was looked at before"
-                self._hand_out(beginning, tick, iter(blocks))
-            stretch.free.append(pool.free_blocks)
-            stretch.room.append(self.room)
+            taken = iter(pool.take(len(members) * self.each) or ())
+            for member in members:
+                for table in member.tables:
+                    table.append(next(taken))
             stretch.cached.append(pool.cached_blocks)
 
     def seal(self, tick: int, rows: list[Request], *, moving: bool) -> None:

@@ -208,7 +208,8 @@ class Leaper:
                 stretch.rows.append((first, count, first + count == request.known))
                 stretch.prompts.append(request)
                 stretch.tokens += count
-        stretch.free, stretch.room = [self._pool.free_blocks], [self._growth.room]
+        stretch.free, stretch.room = self._pool.free_blocks, self._growth.room
+        stretch.begun, stretch.excess = [], []
         if self._sharing:
             self._describe_shared(self._sharing.pool)
         elif not self._growth.each and scheduler.waiting.head:

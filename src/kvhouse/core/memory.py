@@ -151,8 +151,11 @@ class KVMemory:
             return Refusal(
                 request.id, needed + match.free, self.free_blocks, held_back, fragmented, no_slot
             )
-        there = self.sharing.load(match, blocks[: match.loads]) if self.sharing else ()
-        tables = deal(self.layout.groups, match.firsts, there, counts, blocks[match.loads :])
+        there: tuple[list[int], ...] = ()
+        if self.sharing:
+            there = self.sharing.load(match, blocks[: match.loads])
+            blocks = blocks[match.loads :]
+        tables = deal(self.layout.groups, match.firsts, there, counts, blocks)
         slots = self.slots.take(1) if self.layout.slot_bytes else None
         loaded = match.tokens - match.reused
         holding = Holding(tables, slots[0] if slots else None, match.reused, loaded)

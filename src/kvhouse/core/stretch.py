@@ -29,9 +29,13 @@ class Stretch:
         admitted: Who got memory in the first step.
         running: Requests that hold memory.
         waiting: Requests in the queue.
-        free: Blocks that nobody holds, for each step that was taken.
-        room: Tokens for which running requests hold blocks or may come to fill them, likewise.
-        cached: Free blocks with content, likewise; empty where nothing is shared.
+        free: Blocks that nobody holds in the first step.
+        room: Tokens that running requests hold blocks for in the first step, as far as they may
+            come to fill them.
+        begun: For each later step that was taken, the requests that take a block in each group.
+        excess: Later steps in which requests take their last blocks, and the tokens of these that
+            will never be filled.
+        cached: For each step, free blocks with content; empty where nothing is shared.
         free_slots: Slots that nobody holds.
         external: Free blocks that are of no use to the head of the queue.
         shared: Blocks that several requests hold.
@@ -51,8 +55,10 @@ class Stretch:
     admitted: list[Request] = field(default_factory=list)
     running: int = 0
     waiting: int = 0
-    free: list[int] = field(default_factory=list)
-    room: list[int] = field(default_factory=list)
+    free: int = 0
+    room: int = 0
+    begun: list[int] = field(default_factory=list)
+    excess: list[tuple[int, int]] = field(default_factory=list)
     cached: list[int] = field(default_factory=list)
     free_slots: int = 0
     external: int = 0

@@ -220,7 +220,8 @@ class ResidencyGuard:
         """
         table = stretches.table()
         stretch, later = places(table["steps"])
-        free = np.frombuffer(stretches.free, dtype=np.int64)
+        begun, _ = stretches.begun(table, stretch)
+        free = table["free"][stretch] - begun * len(self._memory.layout.groups)
         block, total = self._memory.layout.block_bytes, self._memory.total_blocks
         tokens = table["written"][stretch] + later * table["later"][stretch]
         held = total - free + table["saved"][stretch]

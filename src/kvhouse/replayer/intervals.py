@@ -230,14 +230,15 @@ def _columns_of(stretches: Stretches, memory: KVMemory) -> Columns:
     layout, table = memory.layout, stretches.table()
     stretch, later = places(table["steps"])
     of = {name: table[name][stretch] for name in table if name not in ROW_SUMS}
+    begun, excess = stretches.begun(table, stretch)
     entry, block, slot = layout.bytes_per_token, layout.block_bytes, layout.slot_bytes
     written = (of["written"] + later * of["later"]) * entry
-    unheld = np.frombuffer(stretches.free, dtype=np.int64) * block + slot * of["free_slots"]
+    unheld = (of["free"] - begun * len(layout.groups)) * block + slot * of["free_slots"]
     cached = np.zeros(len(stretches), dtype=np.int64)
     if stretches.cached:
         cached = np.frombuffer(stretches.cached, dtype=np.int64) * block
     used = written + slot * of["running"] - of["in_shared"]
-    reserved = np.frombuffer(stretches.room, dtype=np.int64) * entry - written
+    reserved = (of["room"] + begun * layout.block_size - excess) * entry - written
     shared, external = of["shared"] * block, of["external"] * block
     return {
         "position": of["position"] + later,

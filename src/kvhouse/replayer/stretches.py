@@ -18,7 +18,17 @@ ROW_SUMS = ("rows", "samples", "firsts", "products", "pairs")
 #: What is kept of a stretch, in this order; see ``Stretch``.
 _COLUMNS = (
     *("position", "steps", "index", "decoding", "later", "before", "written", "tokens"),
-    *("running", "waiting", "free_slots", "external", "shared", "saved", "in_shared"),
+    *(
+        "running",
+        "waiting",
+        "free",
+        "room",
+        "free_slots",
+        "external",
+        "shared",
+        "saved",
+        "in_shared",
+    ),
     *ROW_SUMS,
 )
 _NO_ROWS = (0, 0, 0, 0, 0)
@@ -30,15 +40,13 @@ class Stretches:
     Attributes:
         starts: The clock before each stretch.
         seconds: How long each step took.
-        free: For each step, blocks that nobody held.
-        room: For each step, tokens that running requests had room for.
-        cached: For each step, free blocks with content.
+        cached: For each step, free blocks with content; empty where nothing is shared.
     """
 
     def __init__(self) -> None:
         self._noted = array("q")
         self.starts, self.seconds = array("d"), array("d")
-        self.free, self.room, self.cached = array("q"), array("q"), array("q")
+        self.cached, self._begun, self._excess = array("q"), array("q"), array("q")
 
     def __len__(self) -> int:
         """Steps."""
@@ -54,22 +62,20 @@ class Stretches:
             seconds: How long each step took.
         """
         self.starts.append(start)
+        self._begun.append(0)
+        self._begun.extend(stretch.begun)
+        if stretch.cached:
+            self.cached.extend(stretch.cached)
+        for later, tokens in stretch.excess:
+            self._excess.extend((len(self.seconds) + later + 1, tokens))
         self.seconds.extend(seconds)
-        self.free.extend(stretch.free)
-        self.room.extend(stretch.room)
-        self.cached.extend(stretch.cached)
         self._noted.extend(
             (
                 *(position, len(seconds), stretch.index, stretch.decoding, stretch.later),
-                *(
-                    stretch.before,
-                    stretch.written,
-                    stretch.tokens,
-                    stretch.running,
-                    stretch.waiting,
-                ),
-                *(stretch.free_slots, stretch.external, stretch.shared, stretch.saved),
-                *(stretch.in_shared, *(_sums(stretch) if stretch.rows else _NO_ROWS)),
+                *(stretch.before, stretch.written, stretch.tokens, stretch.running),
+                *(stretch.waiting, stretch.free, stretch.room, stretch.free_slots),
+                *(stretch.external, stretch.shared, stretch.saved, stretch.in_shared),
+                *(_sums(stretch) if stretch.rows else _NO_ROWS),
             )
         )
 
@@ -77,6 +83,26 @@ class Stretches:
         """What was noted of each stretch, by name."""
         whole = np.frombuffer(self._noted, dtype=np.int64).reshape(-1, len(_COLUMNS))
         return dict(zip(_COLUMNS, whole.T, strict=True))
+
+    def begun(self, table: dict[str, Ints], stretch: Ints) -> tuple[Ints, Ints]:
+        """For each step, what requests have taken since its stretch's first.
+
+        Args:
+            table: What was noted of each stretch.
+            stretch: The stretch of each step.
+
+        Returns:
+            How many requests took a block in each group, and the tokens of last blocks among
+            these that will never be filled.
+        """
+        excess = np.zeros(len(self), dtype=np.int64)
+        sparse = np.frombuffer(self._excess, dtype=np.int64).reshape(-1, 2)
+        np.add.at(excess, sparse[:, 0], sparse[:, 1])
+        first = (np.cumsum(table["steps"]) - table["steps"])[stretch]
+        sums = (np.cumsum(column) for column in (np.frombuffer(self._begun, np.int64), excess))
+        # Nothing counts in a stretch's first step itself.
+        requests, tokens = (total - total[first] for total in sums)
+        return requests, tokens
 
 
 def places(steps: Ints) -> tuple[Ints, Ints]:
