@@ -4,9 +4,9 @@
     python benchmarks/replay_speed.py --million                    # a million generated requests
     python benchmarks/replay_speed.py --curve                      # batches of 8 to 1,024
 
-Llama-3-8B (Llama-3.1-8B where requests are longer than 8,192 tokens) on an A100 80G, paged; with
-the prefix cache where the trace has hash ids, in blocks as long as an id stands for. The times are
-this process's own CPU time, one core, and are medians; reading a trace is no part of them.
+Llama-3-8B on an A100 80G, paged. Where the trace has hash ids: Llama-3.1-8B, with the prefix cache,
+in blocks as long as an id stands for. The times are this process's own CPU time, one core, and are
+medians; reading a trace is no part of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import resource
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 from kvhouse import devices, spec
@@ -31,16 +30,13 @@ MILLION = "poisson:rate=40,prompt=lognormal(200,1),output=lognormal(60,0.8),requ
 
 def setup_of(trace: Trace) -> Setup:
     """The replay of a trace."""
-    longest = max(request.prompt_tokens + request.output_tokens for request in trace.requests)
+    device = devices.get("a100-80g")
     named = next((request for request in trace.requests if request.hash_ids), None)
-    setup = Setup(
-        trace,
-        spec.load("llama-3.1-8b" if longest > 8192 else "llama-3-8b"),
-        devices.get("a100-80g"),
-    )
     if named is None:
-        return setup
-    return replace(setup, prefix_cache=True, block_size=named.hash_block)
+        return Setup(trace, spec.load("llama-3-8b"), device)
+    # Prompts are longer than Llama-3's 8,192 tokens here.
+    model = spec.load("llama-3.1-8b")
+    return Setup(trace, model, device, prefix_cache=True, block_size=named.hash_block)
 
 
 def measure(work: Callable[[], ReplayResult], times: int) -> tuple[ReplayResult, float]:
