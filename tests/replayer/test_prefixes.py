@@ -129,7 +129,7 @@ def test_one_after_the_other_finds_what_was_said_before(texts, factor):
     assert result.computed_tokens == sum(len(text) + 1 for text in texts) - result.prefix.tokens
 
 
-@given(TEXTS, st.integers(1, 3), st.integers(14, 20), st.integers(3, 40))
+@given(TEXTS, st.integers(1, 3), st.integers(16, 20), st.integers(3, 40))
 @settings(max_examples=60)
 def test_tokens_are_conserved_when_memory_is_short(texts, id_tokens, blocks, budget):
     """``summarise`` balances computed, found and recomputed tokens to the last one."""
