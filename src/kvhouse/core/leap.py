@@ -287,13 +287,11 @@ class Leaper:
             self.leave()
 
     def _retire(self, finished: list[Request]) -> None:
-        scheduler = self.scheduler
-        if len(finished) > 1:
-            finished.sort(key=PLACE)
+        running = self.scheduler.running
+        finished.sort(key=PLACE)
         for request in finished:
             self._growth.room -= self._growth.room_of(request)
-            place = bisect_left(scheduler.running, request.place, key=PLACE)
-            del scheduler.running[place]
+            del running[bisect_left(running, request.place, key=PLACE)]
             request.state = RequestState.FINISHED
             self.memory.end(request)
 
