@@ -3,7 +3,7 @@
 import pytest
 
 from kvhouse.errors import KvhouseError
-from kvhouse.units import bytes_text, parse_bytes, parse_seconds, seconds_text
+from kvhouse.units import bytes_text, parse_bytes, parse_rate, parse_seconds, seconds_text
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,22 @@ def test_binary_and_decimal_sizes_are_not_the_same(text, size):
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(KvhouseError):
         parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [("32GB/s", 32e9), (" 500 MiB/s ", 500 * 2**20), ("100/s", 100.0)],
+)
+def test_rates_are_bytes_per_second(text, rate):
+    assert parse_rate(text) == rate
+
+
+@pytest.mark.parametrize(
+    "text", ["", "/s", "32GB", "32GB/", "32GB/min", "32Gbit/s", "0/s", "1/s/s"]
+)
+def test_what_is_no_rate_is_refused(text):
+    with pytest.raises(KvhouseError):
+        parse_rate(text)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,18 @@ def parse_bytes(text: str) -> int:
     return size
 
 
+def parse_rate(text: str) -> float:
+    """Read ``32GB/s`` (32·10⁹) or ``500MiB/s`` as bytes per second.
+
+    Raises:
+        KvhouseError: Not a rate, less than one byte per second, or more than 1 PiB/s.
+    """
+    size, slash, second = text.strip().rpartition("/")
+    if not slash or second != "s" or not _SIZE.fullmatch(size):
+        raise KvhouseError(f"{text[:40]!r} is not a rate: write for example 32GB/s or 500MiB/s")
+    return float(parse_bytes(size))
+
+
 def parse_seconds(text: str) -> float:
     """Read ``50ms``, ``1.5s``, ``2min``, ``1h`` or ``200us`` as seconds.
 

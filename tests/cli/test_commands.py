@@ -107,6 +107,25 @@ def test_replay_compares_policies_side_by_side():
         assert word in text
 
 
+def test_replay_with_a_tier():
+    arguments = ["replay", *SMALL, "--kv-blocks", "200", "--backlog", "--watermark", "0"]
+    tier = ["--host-memory", "2GiB", "--host-link", "16GB/s", "--link-latency", "20us"]
+    plain = json.loads(succeed(*arguments, "--json"))
+    swapped = json.loads(succeed(*arguments, *tier, "--json"))
+    assert (plain["tiers"], plain["scenario"]["tiers"], plain["loaded_tokens"]) == (None, [], 0)
+    (host,) = swapped["scenario"]["tiers"]
+    assert (host["name"], host["bytes"]) == ("host", 2 * 2**30)
+    assert host["bytes_per_second"] == 16e9
+    assert host["latency_seconds"] == pytest.approx(20e-6)
+    (traffic,) = swapped["tiers"]["traffic"]
+    assert traffic["capacity"]["blocks"] == 2 * 2**30 // swapped["pool"]["block_bytes"]
+    assert swapped["recomputed_tokens"] < plain["recomputed_tokens"]
+    assert swapped["finished"] == plain["finished"] > 0
+    shown = succeed(*arguments, *tier, "--compare", "--policy", "paged")
+    assert "loaded after preemptions" in " ".join(shown.split())
+    assert "Tiers, bytes and blocks" in shown
+
+
 def test_replay_finds_the_smallest_pool_and_the_highest_rate():
     data = json.loads(succeed("replay", *SMALL, "--find", "min-memory", "--json"))
     assert data["find"] == "min-memory"
@@ -174,6 +193,8 @@ def test_run_answers_a_prompt():
         (["replay", *SLICE, "--model", "smollm2", "--timeline", "3"], "--timeline goes with"),
         (["replay", *SLICE, "--model", "smollm2", "--policy", "paged,x"], "unknown policy 'x'"),
         (["replay", *SLICE, "--model", "smollm2", "--kv-blocks", "0"], "at least 1"),
+        (["replay", *SLICE, "--model", "smollm2", "--host-link", "fast"], "is not a rate"),
+        (["replay", *SLICE, "--model", "smollm2", "--nvme-memory", "1GiB"], "--nvme-link 25GB/s"),
         (["replay", *SLICE, "--model", "smollm2", "--order", "lifo"], "unknown order 'lifo'"),
         (["replay", *SLICE, "--model", "smollm2", "--fit", "worst"], "unknown fit 'worst'"),
         (
@@ -316,3 +337,26 @@ def test_a_full_disk_is_one_line():
 def test_every_command_explains_json(name):
     command = [name, "paging"] if name == "demo" else [name]
     assert "--json" in succeed(*command, "--help")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--compare", "--grid"], "--grid does not go with --compare"),
+        (["--compare", "--rate", "2"], "--rate does not go with --compare"),
+        (["--compare", "--engine", "vllm"], "--engine does not go with --compare"),
+        (["--compare", "--policy", "contiguous"], "--policy does not go with --compare"),
+        (["--compare", "--shared-tokens", "10"], "--shared-tokens does not go with --compare"),
+        (["--engine-option", "version=0.11"], "--engine-option goes with --engine"),
+        (["--efficiency", "0.5"], "give --rate or --trace"),
+    ],
+)
+def test_no_option_of_plan_is_left_out_in_silence(arguments, reason):
+    done = kvhouse("plan", "gpt2", *arguments)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert reason in done.stderr
+
+
+def test_the_engine_version_that_help_names_is_taken():
+    arguments = ["plan", "gpt2", "--engine", "vllm", "--engine-option", "version=0.11", "--json"]
+    assert json.loads(succeed(*arguments))["engine"]["version"] == "0.11.0"

@@ -1,11 +1,14 @@
 """The pools against sets of free ids, over generated histories."""
 
+import random
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvhouse.core.blocks import BlockPool
+from kvhouse.core.cached_pool import CachedPool, Content
 from kvhouse.core.extents import ExtentPool
 
 # Each action takes a number of blocks (positive) or gives back the k-th oldest holding (else).
@@ -80,3 +83,32 @@ def test_contiguous_blocks_are_consecutive():
     for count in (3, 1, 4):
         taken = pool.take(count)
         assert {b - a for a, b in pairwise(taken)} <= {1}
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [BlockPool(997), ExtentPool(997), CachedPool(997, 1)],
+    ids=lambda pool: type(pool).__name__,
+)
+def test_a_million_operations_lose_nothing(pool):
+    """At random, and with contents and sharing where the pool has them."""
+    chance = random.Random(5)
+    held: list[list[int]] = []
+    for operation in range(1_000_000):
+        if held and (chance.random() < 0.5 or len(held) > 200):
+            pool.give_back(held.pop(chance.randrange(len(held))))
+            continue
+        taken = pool.take(chance.randrange(1, 9))
+        if taken is None:
+            continue
+        held.append(taken)
+        if isinstance(pool, CachedPool):
+            pool.seal(taken[0], Content(0, operation % 5_000))
+            found = pool.find(Content(0, chance.randrange(5_000)))
+            if found is not None:
+                pool.share([found])
+                held.append([found])
+    for ids in held:
+        pool.give_back(ids)
+    assert sorted(pool.free_ids()) == list(range(997))
+    assert pool.free_blocks == 997

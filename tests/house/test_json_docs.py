@@ -10,12 +10,16 @@ from typing import Any
 import pytest
 
 from kvhouse import devices, spec
-from kvhouse.core.policy import POLICIES
-from kvhouse.demo.paging import Outcome, Setting
+from kvhouse.demo.paging import POLICIES, Outcome, Setting
 from kvhouse.engine.outputs import Completion, FinishReason
 from kvhouse.engine.traced import TracedRun
 from kvhouse.planner import plan
-from kvhouse.replayer import SLO, Setup, read_trace
+from kvhouse.planner.cases import case_for
+from kvhouse.planner.compare import compare
+from kvhouse.planner.engines.registry import ENGINES
+from kvhouse.planner.report import Questions, report
+from kvhouse.planner.traffic import Traffic
+from kvhouse.replayer import SLO, Setup, Tiering, read_trace
 from kvhouse.replayer.describe import describe
 from kvhouse.replayer.events import Event
 from kvhouse.replayer.find import Goal, find_min_memory
@@ -37,7 +41,7 @@ JSON_TYPES: dict[str, type | tuple[type, ...]] = {
     "object": dict,
     "null": type(None),
 }
-KINDS = {"", "exact", "measured", "modelled", "timing", "device", "assumed", "input"}
+KINDS = {"", "exact", "measured", "modelled", "estimated", "timing", "device", "assumed", "input"}
 
 Row = tuple[str, str, str, str, str]
 
@@ -85,34 +89,60 @@ def given(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from given(inner, path + "[]")
 
 
-def outputs() -> dict[str, dict[str, Any]]:
-    """One output of each command, by the section that describes it."""
+def plans() -> list[dict[str, Any]]:
+    """Plans with every question asked, with none, and with answers that have few figures."""
+    full = case_for("llama-2-7b", "a10-24g", context=500)
+    steady, crowd = Traffic.given(0.05, 300, 200), Traffic.given(1000, 300, 200)
+    questions = Questions(shared_tokens=100, grid=True, traffic=steady, engine="vllm")
+    windows = case_for("gemma-3-27b", "h100-80g", context=9000, tp=2, policy="contiguous-max")
+    # Its FLOP/s are not known, and the model has states.
+    states = case_for("qwen3-next-80b-a3b", "epyc-9654", kv_memory=2**34)
+    return [
+        report(full, questions).to_dict(),
+        report(windows, Questions(grid=True, traffic=crowd)).to_dict(),
+        report(states, Questions(shared_tokens=100)).to_dict(),
+        *(report(full, Questions(remedies=False, engine=name)).to_dict() for name in ENGINES),
+    ]
+
+
+def outputs() -> dict[str, list[dict[str, Any]]]:
+    """Outputs of each command, by the section that describes them."""
     sized = plan("llama-2-7b", "a10-24g", context=500)
     trace = read_trace("azure-conv-2023", limit=32)
     sharing = Setup(
-        trace, spec.load("llama-2-7b"), devices.get("a100-80g"), 2**33, prefix_cache=True
+        trace,
+        spec.load("llama-2-7b"),
+        devices.get("a100-80g"),
+        2**33,
+        prefix_cache=True,
+        tiering=Tiering(2**33),
     )
     figures = sharing.drive(slo=SLO(latency=60.0), timeline=2)
     assert figures.rejections
     found = find_min_memory(
         Setup(trace, sharing.model, sharing.device), Goal(SLO(latency=60.0), 0.5)
     )
-    # A search is not asked for a timeline, nor about prefixes.
+    # A search is not asked for a timeline, nor about prefixes and tiers.
     found = replace(found, result=figures)
     drives = {policy: LoggedDrive(figures, "", 0) for policy in POLICIES}
     named = {"model": "", "device": ""}  # which the commands put in front
+    too_long = compare(["llama-2-7b"], ["a10-24g", "a100-80g"], context=5000)
     return {
-        "kvhouse-plan": sized.to_dict(),
-        "kvhouse-replay": {**named, **figures.to_dict()},
-        "kvhouse-replay-with-several-policies": {**named, "results": [figures.to_dict()]},
-        "kvhouse-replay-with-a-search": {**named, **found.to_dict()},
-        "events": _events(sharing),
-        "kvhouse-trace": describe(TraceStream("mooncake-conv")).to_dict(),
-        "kvhouse-run-with-a-prompt": asdict(Completion(0, 1, (2,), "", FinishReason.STOP)),
-        "kvhouse-run-with-a-trace": {**named, **TracedRun(figures, 0).to_dict()},
-        "kvhouse-devices-name": devices.get("l4").to_dict(),
-        "kvhouse-devices": {"devices": [device.to_dict() for device in devices.listed()]},
-        "kvhouse-demo-paging": Outcome(Setting(), sized, drives, drives).to_dict(),
+        "kvhouse-plan": plans(),
+        "kvhouse-plan-with---compare": [
+            compare(["llama-2-7b", "gemma-3-27b"], ["a10-24g", "a100-80g"]).to_dict(),
+            too_long.to_dict(),
+        ],
+        "kvhouse-replay": [{**named, **figures.to_dict()}],
+        "kvhouse-replay-with-several-policies": [{**named, "results": [figures.to_dict()]}],
+        "kvhouse-replay-with-a-search": [{**named, **found.to_dict()}],
+        "events": [_events(sharing)],
+        "kvhouse-trace": [describe(TraceStream("mooncake-conv")).to_dict()],
+        "kvhouse-run-with-a-prompt": [asdict(Completion(0, 1, (2,), "", FinishReason.STOP))],
+        "kvhouse-run-with-a-trace": [{**named, **TracedRun(figures, 0).to_dict()}],
+        "kvhouse-devices-name": [devices.get("l4").to_dict()],
+        "kvhouse-devices": [{"devices": [device.to_dict() for device in devices.listed()]}],
+        "kvhouse-demo-paging": [Outcome(Setting(), sized, drives, drives).to_dict()],
     }
 
 
@@ -132,16 +162,41 @@ OUTPUTS = outputs()
 @pytest.mark.parametrize("document", DOCUMENTS)
 @pytest.mark.parametrize("anchor", OUTPUTS)
 def test_every_key_is_described_and_no_other(document: str, anchor: str) -> None:
-    assert set(documented(document, anchor)) == {path for path, _ in given(OUTPUTS[anchor])}
+    found = {path for one in OUTPUTS[anchor] for path, _ in given(one)}
+    assert set(documented(document, anchor)) == found
 
 
 @pytest.mark.parametrize("anchor", OUTPUTS)
 def test_the_types_are_those_of_the_values(anchor: str) -> None:
     types = documented("json.md", anchor)
-    for path, value in given(OUTPUTS[anchor]):
-        names = [name.removesuffix(" of integers") for name in types[path].split(" or ")]
-        assert any(isinstance(value, JSON_TYPES[name]) for name in names), path
-        assert isinstance(value, bool) == (names == ["boolean"]), path
+    for path, value in (pair for one in OUTPUTS[anchor] for pair in given(one)):
+        kinds = [kind.partition(" of ") for kind in types[path].split(" or ")]
+        assert any(isinstance(value, JSON_TYPES[name]) for name, _, _ in kinds), path
+        assert isinstance(value, bool) == (types[path] == "boolean"), path
+        for _, of, entries in kinds:
+            if of and isinstance(value, list | tuple):
+                entry = JSON_TYPES[entries.removesuffix("s")]
+                assert all(isinstance(inner, entry) for inner in value), path
+
+
+#: Answers to questions that need not be asked.
+ANSWERS = ("remedies", "grid", "traffic", "engine")
+
+
+def test_what_is_not_asked_is_null_and_said_to_be_so() -> None:
+    plain = report(case_for("llama-2-7b", "a10-24g"), Questions(remedies=False)).to_dict()
+    assert tuple(key for key, value in plain.items() if key in ANSWERS and value is None) == ANSWERS
+    types = documented("json.md", "kvhouse-plan")
+    assert all(types[key] == "object or null" for key in ANSWERS)
+
+
+def test_every_null_of_a_plan_and_a_comparison_occurs() -> None:
+    """But for one that only a model which reads nothing of a request would show."""
+    for anchor in ("kvhouse-plan", "kvhouse-plan-with---compare"):
+        types = documented("json.md", anchor)
+        nulls = {path for one in OUTPUTS[anchor] for path, value in given(one) if value is None}
+        said = {path for path, kind in types.items() if kind.endswith(" or null")}
+        assert said - nulls <= {"speeds[].kv_tokens_per_second"}
 
 
 def test_both_languages_say_the_same_types_and_kinds() -> None:

@@ -69,3 +69,11 @@ def test_the_engine_is_there_when_asked_for() -> None:
 def test_help_does_not_load_what_only_commands_need() -> None:
     modules = modules_after(COMMAND.format(arguments=["--help"]))
     assert modules & {"numpy", "pydantic", "gguf"} == set()
+
+
+@pytest.mark.parametrize("model", ["llama-2-7b", "gemma-3-27b", "deepseek-v3"])
+def test_a_plan_loads_no_more_than_it_needs(model: str) -> None:
+    modules = modules_after(COMMAND.format(arguments=["plan", model, "--device", "h200"]))
+    assert "kvhouse.planner.remedies" in modules
+    unneeded = {"numpy", "pydantic", "gguf", "httpx", "asyncio", "kvhouse.planner.engines.registry"}
+    assert modules & unneeded == set()

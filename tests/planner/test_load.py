@@ -230,7 +230,9 @@ def test_outputs_of_one_token_never_decode():
         (lambda: Traffic(1.0, ()), "without lengths"),
         (lambda: Traffic.measured([(1.0, 1, 1)]), "a trace of 1 requests within 0.0 s"),
         (lambda: Traffic.measured([]), "a trace of 0 requests"),
+        (lambda: Traffic.given(1e308, 1, 1), "rate 1e\\+308: .* at most 1,000,000,000"),
         (lambda: Stay(Traffic.given(1, 1, 1), ROOFLINE, 0.0), "efficiency 0.0"),
+        (lambda: Stay(Traffic.given(1, 1, 1), ROOFLINE, 1e-308), "efficiency 1e-308"),
         (
             lambda: load(Traffic.given(1, 4000, 97), ROOFLINE, 1, max_length=4096),
             "longest request has 4,097 tokens, more than max_length 4,096",

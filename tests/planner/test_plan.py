@@ -5,6 +5,8 @@ import pytest
 from kvhouse.devices import Device
 from kvhouse.errors import KvhouseError
 from kvhouse.planner import plan
+from kvhouse.planner.cases import case_for
+from kvhouse.planner.report import Questions, report
 from kvhouse.replayer import replay
 from kvhouse.spec import find_gguf
 
@@ -125,3 +127,29 @@ def test_prefill_is_bound_by_compute():
 def test_impossible_input_is_named(options, reason):
     with pytest.raises(KvhouseError, match=reason):
         plan("llama-2-7b", CARD, **options)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["kv_memory", "context", "new_tokens", "max_length", "block_size", "token_budget", "tp"],
+)
+@pytest.mark.parametrize("value", [1.5, 16.0, float("inf"), float("nan"), "16", [16]])
+def test_bytes_and_tokens_are_whole(name, value):
+    with pytest.raises(KvhouseError, match=f"{name} .*: give a whole number"):
+        plan("llama-2-7b", CARD, **{name: value})
+
+
+@pytest.mark.parametrize("value", [None, 5, b"x", [], {}])
+def test_what_is_no_name_is_refused(value):
+    with pytest.raises(KvhouseError, match=r"model .*: give a name or a path"):
+        plan(value, CARD)
+    with pytest.raises(KvhouseError, match=r"device .*: give a name or a Device"):
+        plan("llama-2-7b", value)
+
+
+def test_a_short_name_of_a_policy_is_written_out():
+    """So that what is told of it is found under the name that every plan uses."""
+    case = case_for("llama-2-7b", CARD, policy="contiguous")
+    told = report(case, Questions(grid=True))
+    assert told.remedies.policy == told.grid.policy == "contiguous-max"
+    assert told.remedies.requests == told.plan.fits[0].requests

@@ -93,3 +93,17 @@ def test_burstiness_is_what_was_asked_for():
     assert cv("constant:rate=8") == pytest.approx(0, abs=1e-4)
     assert cv("poisson:rate=8") == pytest.approx(1, rel=0.03)
     assert cv("gamma:rate=8,cv=3") == pytest.approx(3, rel=0.07)
+
+
+def test_moments_nearer_than_a_nanosecond_have_no_rate(tmp_path):
+    path = tmp_path / "tiny.jsonl"
+    write_trace((TraceRequest(i * 1e-320, 10, 5) for i in range(3)), str(path))
+    figures = describe(TraceStream(str(path)))
+    assert figures.requests == 3
+    assert (figures.requests_per_second, figures.gap_cv) == (None, None)
+    json.dumps(figures.to_dict(), allow_nan=False)
+
+
+def test_a_limit_may_be_beyond_any_trace():
+    figures = describe(TraceStream("azure-conv-2023", Selection(limit=10**20)))
+    assert figures.requests == 512

@@ -149,7 +149,8 @@ def play(golden: Golden, *, plans: bool) -> Outcome:
         fit=golden.fit,
     )
     roofline = Roofline(model, layout, device)
-    executor = ModelledExecutor(roofline, [Link(2e10, 1e-5)] * len(golden.tiers))
+    links = [Link(2e10, 1e-5)] * len(golden.tiers)
+    executor = ModelledExecutor(roofline, links)
     requests = read_trace(golden.trace).requests[:60]
 
     def keys(request: TraceRequest) -> BlockKeys | None:
@@ -160,7 +161,7 @@ def play(golden: Golden, *, plans: bool) -> Outcome:
 
     driven = drive(
         Scheduler(memory, config),
-        StepGuard(executor, roofline),
+        StepGuard(executor, roofline, links=links),
         backlog(requests) if golden.queued else TimedArrivals(requests),
         keys=keys if golden.prefix else None,
         on_plan=log.add if plans else None,

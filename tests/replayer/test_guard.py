@@ -8,10 +8,12 @@ from kvhouse import devices, spec
 from kvhouse.core.memory import make_memory
 from kvhouse.core.request import Request
 from kvhouse.core.scheduler import Scheduler, SchedulerConfig
-from kvhouse.core.step import Row, Sampled, StepPlan, StepResult
+from kvhouse.core.step import Move, Row, Sampled, StepPlan, StepResult, Transfer
+from kvhouse.core.tier import TierConfig
 from kvhouse.costs import Roofline
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
+from kvhouse.links import Link
 from kvhouse.replayer.executor import ModelledExecutor
 from kvhouse.replayer.guard import PhysicsError, ResidencyGuard, StepGuard
 from kvhouse.spec.resolve import catalogue
@@ -104,6 +106,47 @@ def test_no_model_raises_a_false_alarm(name):
                 guard.execute(plan)
     except KvhouseError as error:  # weights that are not known have no roofline
         assert "weights" in str(error)  # noqa: PT017
+
+
+TRANSFERS = replace(
+    PLANS["decode"],
+    loads=(Transfer(0, 1, 2), Transfer(1, 0, 3), Transfer(0, 2, 4)),
+    stores=(Transfer(0, 5, 6),),
+    moves=tuple(Move(0, place, place) for place in range(5)),
+)
+
+
+def test_transfers_take_time_on_the_busiest_link():
+    """Blocks of 2 MiB at 1 and 4 MiB/s: 2 loads from the host, 5 moves to the disk."""
+    roofline = Roofline(LLAMA, LAYOUT, A100)
+    links = [Link(2**20), Link(2**22)]
+    modelled = ModelledExecutor(roofline, links)
+    guard = StepGuard(modelled, roofline, None, links)
+    assert guard.least_transfer(TRANSFERS) == 4.0
+    assert guard.least_transfer(replace(TRANSFERS, loads=())) == 2.5
+    assert guard.least_transfer(PLANS["decode"]) == 0.0
+    guard.execute(TRANSFERS)
+
+
+def test_a_clock_that_forgets_the_links_is_caught():
+    roofline = Roofline(LLAMA, LAYOUT, A100)
+    with pytest.raises(PhysicsError, match="loads 3, stores 1 and moves 5 blocks of 2,097,152"):
+        StepGuard(Takes(roofline, 1.0), roofline, None, [Link(2**20)] * 2).execute(TRANSFERS)
+
+
+def test_a_transfer_outside_its_tier_is_an_error():
+    tiers = [TierConfig("host", 6 * LAYOUT.block_bytes), TierConfig("disk", 5 * LAYOUT.block_bytes)]
+    memory = make_memory("paged", LAYOUT, 400, 100, 0.0, tiers=tiers)
+    empty = replace(TRANSFERS, rows=())
+    ResidencyGuard(memory).check(empty)
+    for beyond in (
+        replace(empty, loads=(Transfer(1, 5, 0),)),
+        replace(empty, stores=(Transfer(0, 6, 0),)),
+        replace(empty, moves=(Move(0, 6, 0),)),
+        replace(empty, moves=(Move(0, 0, 5),)),
+    ):
+        with pytest.raises(PhysicsError, match="a slot outside its tier"):
+            ResidencyGuard(memory).check(beyond)
 
 
 def filled(blocks=10, requests=2):

@@ -86,7 +86,8 @@ def play(setup, requests, *, step, coins=()):
     )
     device = Device("toy", "toy", 2**20, SLOW, {"float32": setup["flops"]}, "datasheet", "test")
     roofline = Roofline(spec, layout, device)
-    executor = Capturing(roofline, [Link(1e6)] * len(tiers))
+    links = [Link(1e6)] * len(tiers)
+    executor = Capturing(roofline, links)
     events, flips = [], iter(coins)
 
     class Erratic(Leaper):
@@ -99,7 +100,7 @@ def play(setup, requests, *, step, coins=()):
         patched.setattr(leaping, "Leaper", Erratic)
         log = drive(
             Scheduler(memory, config),
-            StepGuard(executor, roofline),
+            StepGuard(executor, roofline, links=links),
             arrivals,
             keys=(lambda r: keys_of(r, layout.block_size)) if memory.sharing else None,
             on_plan=(lambda _: None) if step else None,

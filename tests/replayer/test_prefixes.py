@@ -132,7 +132,10 @@ def test_one_after_the_other_finds_what_was_said_before(texts, factor):
 @given(TEXTS, st.integers(1, 3), st.integers(16, 20), st.integers(3, 40))
 @settings(max_examples=60)
 def test_tokens_are_conserved_when_memory_is_short(texts, id_tokens, blocks, budget):
-    """``summarise`` balances computed, found and recomputed tokens to the last one."""
+    """``summarise`` balances computed, found and recomputed tokens to the last one.
+
+    The longest prompt, of 24 tokens, comes to 31 with all but the last of its output: 16 blocks.
+    """
     outputs = [TraceRequest(r.arrival, r.prompt_tokens, 8, r.hash_ids, r.hash_block)
                for r in named(texts * 2, id_tokens)]  # fmt: skip
     result, records = driven(outputs, blocks, token_budget=budget)

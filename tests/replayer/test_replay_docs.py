@@ -12,6 +12,8 @@ import pytest
 
 from kvhouse.core.policy import FITS, POLICIES
 from kvhouse.core.queue import ORDERS
+from kvhouse.core.replacement import REPLACEMENTS
+from kvhouse.core.tier import WRITES
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENTS = ("replay.md", "replay.zh-CN.md")
@@ -64,4 +66,4 @@ def test_the_event_that_is_shown_has_the_keys_of_the_table():
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_choice_is_named(document):
     text = (DOCS / document).read_text()
-    assert all(f"`{name}`" in text for name in (*POLICIES, *FITS, *ORDERS))
+    assert all(f"`{name}`" in text for name in (*POLICIES, *FITS, *ORDERS, *REPLACEMENTS, *WRITES))

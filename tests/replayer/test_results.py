@@ -35,7 +35,7 @@ def example():
     requests = [
         RequestRecord(0, 3, 2, 0.0, None, 0.0, 1.0, 4.0, 2, 0),
         RequestRecord(1, 50, 2, 0.5, "too long"),
-        RequestRecord(2, 2, 1, 1.0, None, 1.0, 10.0, 10.0, 1, 1, recomputed=2),
+        RequestRecord(2, 2, 1, 1.0, None, 1.0, 10.0, 10.0, 1, 1, recomputed=2, lost=2),
     ]
     intervals = [
         interval(0.0, 1.0, 0, 3, 1, 0, 0, 24, 32),
@@ -112,6 +112,7 @@ def test_stable_keys_as_json():
         "computed_tokens",
         "reused_tokens",
         "recomputed_tokens",
+        "loaded_tokens",
         "preemptions",
         "steps",
         "makespan_seconds",
@@ -126,6 +127,7 @@ def test_stable_keys_as_json():
         "goodput",
         "refusals",
         "prefix",
+        "tiers",
         "ledger",
         "timeline",
     ]
@@ -144,6 +146,13 @@ def test_lost_tokens_are_noticed():
     log = example()
     del log.intervals[1:]
     with pytest.raises(RuntimeError, match="tokens were lost: 3 computed where 6 were needed"):
+        summarise(log, MEMORY)
+
+
+def test_tokens_that_left_the_pool_unseen_are_noticed():
+    log = example()
+    log.requests[2].lost = 0
+    with pytest.raises(RuntimeError, match="8 computed and 0 taken up or loaded, where 6 were"):
         summarise(log, MEMORY)
 
 
@@ -186,8 +195,8 @@ def test_goodput_of_nothing():
 def test_prefix_hits_by_hand():
     """Request 0 found 1 block of its 3 tokens; request 2 came back to 1 token of another's."""
     log = example()
-    log.requests[0].found = log.requests[0].reused = 2
-    log.requests[2].reused = 1
+    log.requests[0].found = log.requests[0].reused = log.requests[0].taken_up = 2
+    log.requests[2].reused = log.requests[2].taken_up = 1
     log.intervals[0] = replace(log.intervals[0], tokens=0)
     log.intervals[1] = replace(log.intervals[1], ledger=replace(log.intervals[1].ledger, saved=16))
     hits = summarise(log, SHARING).prefix

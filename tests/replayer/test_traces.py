@@ -171,7 +171,8 @@ def test_limit_stops_before_the_damage(tmp_path):
         ({"limit": 0}, "limit 0"),
         ({"scale_lengths": 0.0}, "scale_lengths 0.0"),
         ({"scale_lengths": float("nan")}, "scale_lengths nan"),
-        ({"scale_lengths": 1e300}, "over 1,000,000,000 tokens"),
+        ({"scale_lengths": 1e300}, r"scale_lengths 1e\+300: give a finite factor above 0, at most"),
+        ({"scale_lengths": 1e8}, "over 1,000,000,000 tokens"),
         ({"max_length": 1}, "max_length 1"),
     ],
 )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from io import TextIOWrapper
+from pathlib import Path
 from typing import NoReturn
 
 import click
@@ -19,6 +21,9 @@ from kvhouse.cli.trace import trace_command
 from kvhouse.errors import KvhouseError
 
 INTERRUPTED = 130
+
+#: Columns that tables take even where the environment says that there are fewer.
+LEAST_WIDTH = 40
 
 #: Seconds after which a SIGTERM that had no effect is raised again.
 TERMINATE_AGAIN = 0.5
@@ -40,6 +45,7 @@ app.add_typer(demo_app, name="demo")
 def main() -> NoReturn:
     """Run the command line; errors become one line on stderr and a non-zero exit."""
     _leave_on_sigterm()
+    _prepare_streams()
     for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a character gets "?"
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -64,6 +70,17 @@ def _fail(reason: str, code: int) -> NoReturn:
     if reason:
         print("kvhouse:", " ".join(reason.splitlines()), file=sys.stderr)
     sys.exit(code)
+
+
+def _prepare_streams() -> None:
+    """Answer for streams that were closed before the start, and for a width that shows nothing."""
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
+    if sys.stdout is None:
+        _fail("the output cannot be written: stdout is closed", 1)
+    width = os.environ.get("COLUMNS", "")
+    if width.isdecimal() and int(width) < LEAST_WIDTH:
+        os.environ["COLUMNS"] = str(LEAST_WIDTH)
 
 
 def _leave_on_sigterm() -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kvhouse.units import parse_bytes, parse_seconds
+from kvhouse.units import parse_bytes, parse_rate, parse_seconds
 
 Model = Annotated[
     str,
@@ -90,12 +90,66 @@ KvBlocks = Annotated[
         help="Blocks of the pool, as an engine's log names them; goes before --kv-memory.",
     ),
 ]
+FromLog = Annotated[
+    str | None,
+    typer.Option(
+        "--from-log",
+        metavar="FILE",
+        help="Take --kv-blocks from the log of an engine that served this model.",
+    ),
+]
 PrefixCache = Annotated[
     bool,
     typer.Option(
         "--prefix-cache",
         help="Share the blocks of prefixes that the trace names; with --compare, paged both "
         "without and with it.",
+    ),
+]
+HostMemory = Annotated[
+    str | None,
+    typer.Option(
+        "--host-memory",
+        metavar="SIZE",
+        help="Host memory below the pool: blocks that must leave the pool are stored there, and "
+        "loaded again where that is sooner than computing. With --compare, paged with it too.",
+    ),
+]
+HostLink = Annotated[
+    str | None,
+    typer.Option(
+        "--host-link",
+        metavar="RATE",
+        help="To and from host memory, each way, such as 32GB/s. By default the device's.",
+    ),
+]
+NvmeMemory = Annotated[
+    str | None,
+    typer.Option(
+        "--nvme-memory", metavar="SIZE", help="NVMe below that; it takes what host memory gives up."
+    ),
+]
+NvmeLink = Annotated[
+    str | None,
+    typer.Option(
+        "--nvme-link", metavar="RATE", help="Between NVMe and the device, each way, such as 6GB/s."
+    ),
+]
+LinkLatency = Annotated[
+    str,
+    typer.Option(
+        "--link-latency", metavar="TIME", help="Before a step's first byte comes over a link."
+    ),
+]
+TierReplacement = Annotated[
+    str, typer.Option("--tier-replacement", help="What a full tier gives up: lru or arc.")
+]
+TierWrite = Annotated[
+    str,
+    typer.Option(
+        "--tier-write",
+        help="When a block is stored: through, once it is full, or back, once its content must "
+        "leave the pool.",
     ),
 ]
 Order = Annotated[
@@ -205,6 +259,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON with stable key
 def size(text: str | None) -> int | None:
     """The bytes that a size option names, if it was given."""
     return None if text is None else parse_bytes(text)
+
+
+def rate(text: str | None) -> float | None:
+    """The bytes per second that an option names, if it was given."""
+    return None if text is None else parse_rate(text)
 
 
 def seconds(text: str | None) -> float | None:

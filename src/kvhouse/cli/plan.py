@@ -71,7 +71,7 @@ def plan_command(
     ] = None,
     trace: Annotated[
         str | None,
-        typer.Option(metavar="TRACE", help="Take rate and lengths from a trace, as replay does."),
+        typer.Option(metavar="TRACE", help="Take rate, lengths and shared prefixes from a trace."),
     ] = None,
     efficiency: Annotated[
         float, typer.Option(help="Share of the roofline that an engine reaches, for traffic.")
@@ -111,18 +111,32 @@ def plan_command(
         "tp": tp,
         "mtp": mtp,
     }
+    if engine_option and engine is None:
+        raise KvhouseError("--engine-option goes with --engine: name the engine")
+    if efficiency != 1 and rate is None and trace is None:
+        raise KvhouseError("--efficiency is for traffic: give --rate or --trace")
     if compare:
+        _alone(
+            policy=policy != "paged",
+            shared_tokens=shared_tokens is not None,
+            grid=with_grid,
+            rate=rate is not None,
+            trace=trace is not None,
+            engine=engine is not None,
+        )
         _compare(model, device, kv_format, case_options, as_json)
         return
     from kvhouse.planner.cases import case_for
     from kvhouse.planner.report import Questions, report
 
     case = case_for(model, device, kv_format=kv_format, policy=policy, **case_options)
+    traffic, hit_share = _traffic(rate, trace, case.context, case.new_tokens)
     questions = Questions(
         remedies=with_remedies,
         shared_tokens=shared_tokens,
+        hit_share=hit_share,
         grid=with_grid,
-        traffic=_traffic(rate, trace, case.context, case.new_tokens),
+        traffic=traffic,
         efficiency=efficiency,
         engine=engine,
         engine_options=dict(_pair(text) for text in engine_option or []),
@@ -155,6 +169,14 @@ def _compare(
     show_comparison(Console(), comparison)
 
 
+def _alone(**given: bool) -> None:
+    """Refuse what a comparison would leave unanswered."""
+    for name, is_given in given.items():
+        if is_given:
+            option = "--" + name.replace("_", "-")
+            raise KvhouseError(f"{option} does not go with --compare: plan one model with it")
+
+
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
@@ -168,18 +190,20 @@ def _pair(text: str) -> tuple[str, str]:
 
 def _traffic(
     rate: float | None, trace: str | None, context: int, new_tokens: int
-) -> Traffic | None:
-    """The traffic that was named, if any: a trace's, or requests that are all alike."""
+) -> tuple[Traffic | None, float | None]:
+    """The traffic that was named, if any, and how much of its prompts repeats, if that is known."""
     if rate is None and trace is None:
-        return None
+        return None, None
     from kvhouse.planner.traffic import Traffic
 
     if trace is None:
-        return Traffic.given(rate or 0.0, max(1, context - new_tokens), new_tokens)
+        return Traffic.given(rate or 0.0, max(1, context - new_tokens), new_tokens), None
     from dataclasses import replace
 
-    from kvhouse.replayer.traces import read_trace
+    from kvhouse.replayer.describe import describe
+    from kvhouse.replayer.traces import TraceStream
 
-    requests = read_trace(trace).requests
-    measured = Traffic.measured((r.arrival, r.prompt_tokens, r.output_tokens) for r in requests)
-    return measured if rate is None else replace(measured, rate=rate)
+    stream = TraceStream(trace)
+    measured = Traffic.measured((r.arrival, r.prompt_tokens, r.output_tokens) for r in stream)
+    traffic = measured if rate is None else replace(measured, rate=rate)
+    return traffic, describe(stream).blocks.repeated_share

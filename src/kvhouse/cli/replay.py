@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +10,7 @@ import typer
 from kvhouse.cli import options
 from kvhouse.cli.output import line_log, plan_log, print_json, progress
 from kvhouse.errors import KvhouseError
+from kvhouse.units import parse_seconds
 
 if TYPE_CHECKING:
     from kvhouse.replayer import SLO, Setup
@@ -45,7 +46,15 @@ def replay_command(
     fit: options.Fit = "first",
     kv_memory: options.KvMemory = None,
     kv_blocks: options.KvBlocks = None,
+    from_log: options.FromLog = None,
     prefix_cache: options.PrefixCache = False,
+    host_memory: options.HostMemory = None,
+    host_link: options.HostLink = None,
+    nvme_memory: options.NvmeMemory = None,
+    nvme_link: options.NvmeLink = None,
+    link_latency: options.LinkLatency = "10us",
+    tier_replacement: options.TierReplacement = "lru",
+    tier_write: options.TierWrite = "back",
     compare: options.Compare = False,
     find: options.Find = None,
     slo_ttft: options.SloTtft = None,
@@ -95,7 +104,10 @@ def replay_command(
         raise KvhouseError("--timeline goes with --json and without --find")
 
     from kvhouse import devices, spec
-    from kvhouse.replayer import SLO, Setup, read_trace
+    from kvhouse.replayer import SLO, Setup, Tiering, read_trace
+
+    if from_log and kv_blocks:
+        raise KvhouseError("--from-log and --kv-blocks both name the pool: give one of them")
 
     limits = [options.seconds(text) for text in (slo_ttft, slo_tpot, slo_latency)]
     slo = SLO(*limits) if any(limits) else None
@@ -130,7 +142,20 @@ def replay_command(
         watermark=watermark,
         utilization=utilization,
         as_backlog=backlog,
+        tiering=Tiering(
+            options.size(host_memory),
+            options.rate(host_link),
+            options.size(nvme_memory),
+            options.rate(nvme_link),
+            parse_seconds(link_latency),
+            tier_replacement,
+            tier_write,
+        ),
     )
+    if from_log:
+        from kvhouse.replayer.from_log import blocks_from_log
+
+        setup = replace(setup, kv_blocks=blocks_from_log(from_log, setup.layout))
     asked = _Asked(setup, model, device, slo, timeline, as_json)
     if find:
         _find(asked, find, slo_share)

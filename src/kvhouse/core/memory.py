@@ -82,6 +82,11 @@ class KVMemory:
         """What lies below the pool."""
         return self.sharing.tiers if self.sharing else None
 
+    @property
+    def shares(self) -> bool:
+        """Whether requests take up each other's blocks."""
+        return self.sharing is not None and self.sharing.share
+
     def keys_for(self, request: int, keys: BlockKeys | None) -> BlockKeys | None:
         """The keys by which a request's blocks can be found here, from those it came with."""
         return self.sharing.keys_for(request, keys) if self.sharing else keys

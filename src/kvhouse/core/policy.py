@@ -28,6 +28,9 @@ FIRST_FIT, BEST_FIT, BUDDY = FITS = ("first", "best", "buddy")
 #: Short for the policy that is meant where nothing else is said.
 _SHORT = {"contiguous": CONTIGUOUS_MAX}
 
+#: The most tokens that a step computes where nothing else is said.
+DEFAULT_TOKEN_BUDGET = 2048
+
 #: Share of the pool that admission leaves free so that running requests can grow.
 DEFAULT_WATERMARK = 0.05
 

@@ -9,6 +9,7 @@ from kvhouse.core.check import check
 from kvhouse.core.keys import BlockKeys
 from kvhouse.core.ledger import Ledger, account
 from kvhouse.core.memory import KVMemory
+from kvhouse.core.policy import DEFAULT_TOKEN_BUDGET
 from kvhouse.core.queue import PLACE, WaitingQueue, get_order
 from kvhouse.core.refusal import Refusal
 from kvhouse.core.rejection import refuse_the_impossible
@@ -18,7 +19,6 @@ from kvhouse.core.step import Executor, StepPlan, StepResult
 from kvhouse.core.tiers import all_failed, refuse_stray
 from kvhouse.errors import KvhouseError
 
-DEFAULT_TOKEN_BUDGET = 2048
 DEFAULT_MAX_RUNNING = 256
 
 

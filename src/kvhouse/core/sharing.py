@@ -35,7 +35,8 @@ class PrefixSharing:
         refuse_unshareable(layout, "prefixes" if share else "blocks")
         self.layout = layout
         self.tiers = tiers
-        self._share = share
+        #: Whether requests take each other's blocks up.
+        self.share = share
         store = tiers.store if tiers and not tiers.write_through else None
         self.pool = CachedPool(blocks, len(layout.groups), store)
         #: Blocks that became known and were not stored yet.
@@ -45,7 +46,7 @@ class PrefixSharing:
 
     def keys_for(self, request: int, keys: BlockKeys | None) -> BlockKeys | None:
         """The keys by which a request's blocks are known here."""
-        shared = keys if self._share else None
+        shared = keys if self.share else None
         return OwnKeys(request, shared) if self.tiers else shared
 
     def match(self, request: Request) -> Match:

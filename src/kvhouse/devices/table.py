@@ -62,6 +62,8 @@ def get(name: str) -> Device:
         KvhouseError: No such device (the message names close ones), a size for a device that
             has but one, or an unusable file.
     """
+    if not isinstance(name, str):
+        raise KvhouseError(f"device {show(name)}: give a name or a Device")
     if name == LOCAL:
         from kvhouse.devices.local import measure
 

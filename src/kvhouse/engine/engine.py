@@ -8,10 +8,9 @@ from pathlib import Path
 
 from kvhouse.core.check import check
 from kvhouse.core.memory import make_memory
-from kvhouse.core.policy import DEFAULT_WATERMARK
+from kvhouse.core.policy import DEFAULT_TOKEN_BUDGET, DEFAULT_WATERMARK
 from kvhouse.core.scheduler import (
     DEFAULT_MAX_RUNNING,
-    DEFAULT_TOKEN_BUDGET,
     Scheduler,
     SchedulerConfig,
 )

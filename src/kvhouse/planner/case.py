@@ -5,8 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from kvhouse.core.policy import DEFAULT_WATERMARK, PAGED, Placement, get_policy
-from kvhouse.core.scheduler import DEFAULT_TOKEN_BUDGET
+from kvhouse.core.policy import (
+    DEFAULT_TOKEN_BUDGET,
+    DEFAULT_WATERMARK,
+    PAGED,
+    Placement,
+    get_policy,
+)
 from kvhouse.costs import Roofline
 from kvhouse.devices import Device
 from kvhouse.errors import KvhouseError

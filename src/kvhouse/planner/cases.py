@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from pathlib import Path
 
 from kvhouse import devices, spec
-from kvhouse.core.policy import DEFAULT_WATERMARK, PAGED
-from kvhouse.core.scheduler import DEFAULT_TOKEN_BUDGET
+from kvhouse.core.policy import DEFAULT_TOKEN_BUDGET, DEFAULT_WATERMARK, PAGED, get_policy
 from kvhouse.devices import Device
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import DEFAULT_BLOCK_SIZE
 from kvhouse.planner.budget import DEFAULT_UTILIZATION
 from kvhouse.planner.case import Case
+from kvhouse.spec.fields import show
 from kvhouse.spec.model import ModelSpec
 
 #: Context that a plan is made for when none is given, unless the model's own limit is lower.
@@ -60,6 +61,15 @@ def case_for(
     Raises:
         KvhouseError: The input is impossible; the message says which part.
     """
+    _check_whole(
+        kv_memory=kv_memory,
+        context=context,
+        new_tokens=new_tokens,
+        max_length=max_length,
+        block_size=block_size,
+        token_budget=token_budget,
+        tp=tp,
+    )
     model = model if isinstance(model, ModelSpec) else spec.load(model)
     device = device if isinstance(device, Device) else devices.get(device)
     max_length = model.length_limit(max_length)
@@ -79,7 +89,7 @@ def case_for(
         context,
         new_tokens,
         max_length,
-        policy=policy,
+        policy=get_policy(policy),
         kv_format=kv_format,
         weight_dtype=weight_dtype,
         block_size=block_size,
@@ -89,3 +99,10 @@ def case_for(
         kv_memory=kv_memory,
         tp=tp,
     )
+
+
+def _check_whole(**values: object) -> None:
+    """Refuse a fraction of a byte or a token, which every sum after it would carry on."""
+    for name, value in values.items():
+        if value is not None and not isinstance(value, Integral):
+            raise KvhouseError(f"{name} {show(value)}: give a whole number")

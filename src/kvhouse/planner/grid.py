@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from kvhouse.core.policy import DEFAULT_WATERMARK, PAGED, Placement
-from kvhouse.core.scheduler import DEFAULT_TOKEN_BUDGET
+from kvhouse.core.policy import DEFAULT_TOKEN_BUDGET, DEFAULT_WATERMARK, PAGED, Placement
 from kvhouse.costs import Roofline, StepCost
 from kvhouse.devices import Device
 from kvhouse.errors import KvhouseError

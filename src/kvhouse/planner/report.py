@@ -28,6 +28,8 @@ class Questions:
     Attributes:
         remedies: Whether to try every remedy.
         shared_tokens: Tokens of one prefix that all requests begin with; None for none known.
+        hit_share: Share of prompt tokens that a cache which forgets nothing would have, as
+            measured in a trace; only where ``shared_tokens`` is None.
         grid: Whether to give the decode floors over batches and lengths.
         traffic: Requests to find the batch of.
         efficiency: Share of the roofline that an engine is taken to reach under this traffic.
@@ -37,6 +39,7 @@ class Questions:
 
     remedies: bool = True
     shared_tokens: int | None = None
+    hit_share: float | None = None
     grid: bool = False
     traffic: Traffic | None = None
     efficiency: float = 1.0
@@ -86,7 +89,8 @@ def _remedies(case: Case, questions: Questions) -> Remedies:
     lengths: tuple[int, ...] = ()
     if questions.traffic:
         lengths = tuple(prompt + output for prompt, output in questions.traffic.lengths)
-    return remedies(case, shared_tokens=questions.shared_tokens, lengths=lengths)
+    share = questions.hit_share if questions.shared_tokens is None else None
+    return remedies(case, shared_tokens=questions.shared_tokens, hit_share=share, lengths=lengths)
 
 
 def _grid(case: Case) -> Grid:

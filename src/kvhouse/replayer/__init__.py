@@ -5,6 +5,7 @@ from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.scenario import Scenario
 from kvhouse.replayer.setup import Setup
 from kvhouse.replayer.slo import SLO
+from kvhouse.replayer.tiering import Tiering
 from kvhouse.replayer.traces import Trace, TraceRequest, read_trace
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "ReplayResult",
     "Scenario",
     "Setup",
+    "Tiering",
     "Trace",
     "TraceRequest",
     "read_trace",

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kvhouse import devices, spec
-from kvhouse.core.policy import DEFAULT_WATERMARK, FIRST_FIT, PAGED
-from kvhouse.core.scheduler import DEFAULT_MAX_RUNNING, DEFAULT_TOKEN_BUDGET
+from kvhouse.core.policy import DEFAULT_TOKEN_BUDGET, DEFAULT_WATERMARK, FIRST_FIT, PAGED
+from kvhouse.core.scheduler import DEFAULT_MAX_RUNNING
 from kvhouse.core.step import StepPlan
 from kvhouse.devices import Device
 from kvhouse.layout import DEFAULT_BLOCK_SIZE
@@ -17,6 +17,7 @@ from kvhouse.replayer.records import RequestRecord
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.setup import Setup
 from kvhouse.replayer.slo import SLO
+from kvhouse.replayer.tiering import DEFAULT_LINK_LATENCY, Tiering
 from kvhouse.replayer.traces import Trace, read_trace
 from kvhouse.spec.model import ModelSpec
 
@@ -42,6 +43,13 @@ def replay(
     watermark: float = DEFAULT_WATERMARK,
     utilization: float = DEFAULT_UTILIZATION,
     as_backlog: bool = False,
+    host_memory: int | None = None,
+    host_link: float | None = None,
+    nvme_memory: int | None = None,
+    nvme_link: float | None = None,
+    link_latency: float = DEFAULT_LINK_LATENCY,
+    tier_replacement: str = "lru",
+    tier_write: str = "back",
     slo: SLO | None = None,
     timeline: int | None = None,
     on_ended: Callable[[RequestRecord], None] | None = None,
@@ -75,6 +83,15 @@ def replay(
         watermark: Share of the pool that paged admissions keep free.
         utilization: Share of the device's memory that the engine may use.
         as_backlog: Whether all requests wait from the start, whatever their times in the trace.
+        host_memory: Bytes of host memory below the pool, from which what is sooner loaded than
+            computed again is loaded; ``paged`` only, as for ``nvme_memory``.
+        host_link: Bytes per second to or from it, one direction; by default the device's.
+        nvme_memory: Bytes on NVMe drives below that.
+        nvme_link: Bytes per second between them and the device, one direction.
+        link_latency: Seconds before a step's first byte comes over a link; assumed.
+        tier_replacement: What a full tier gives up: ``lru`` or ``arc``.
+        tier_write: When the first tier takes a block: ``through`` once it is full, ``back`` once
+            its content must leave the pool.
         slo: What requests should meet; ``ReplayResult.goodput`` says how many did.
         timeline: Points of ``ReplayResult.timeline``, if it is wanted.
         on_ended: Called for each request that finished or was rejected.
@@ -106,6 +123,15 @@ def replay(
         watermark=watermark,
         utilization=utilization,
         as_backlog=as_backlog,
+        tiering=Tiering(
+            host_memory,
+            host_link,
+            nvme_memory,
+            nvme_link,
+            link_latency,
+            tier_replacement,
+            tier_write,
+        ),
     )
     return setup.drive(
         slo=slo, timeline=timeline, on_ended=on_ended, on_plan=on_plan, on_event=on_event

@@ -11,10 +11,13 @@ from kvhouse.replayer.records import RequestRecord
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.setup import Setup
 from kvhouse.replayer.slo import SLO
+from kvhouse.replayer.tiering import Tiering
 
 
 def variants(setup: Setup, policies: Sequence[str] = POLICIES) -> list[Setup]:
-    """One setup for each policy; with a prefix cache, ``paged`` both without and with it.
+    """One setup for each policy, and ``paged`` once more with a prefix cache and with tiers.
+
+    These come last, what has fewer of the two first.
 
     Raises:
         KvhouseError: No policy, an unknown one, or one that is named twice.
@@ -22,12 +25,16 @@ def variants(setup: Setup, policies: Sequence[str] = POLICIES) -> list[Setup]:
     names = [get_policy(name) for name in policies]
     if not names or len(set(names)) < len(names):
         raise KvhouseError(f"policies {', '.join(policies)}: give different ones, at least one")
-    bare = [replace(setup, policy=name, prefix_cache=False) for name in names]
-    if not setup.prefix_cache:
-        return bare
-    if PAGED not in names:
-        raise KvhouseError(f"a prefix cache goes with {PAGED}, which is not compared")
-    return [*bare, replace(setup, policy=PAGED)]
+    bare = replace(setup, prefix_cache=False, tiering=Tiering())
+    setups = [replace(bare, policy=name) for name in names]
+    for there, what in ((setup.prefix_cache, "a prefix cache"), (setup.tiering, "a tier")):
+        if there and PAGED not in names:
+            raise KvhouseError(f"{what} goes with {PAGED}, which is not compared")
+    if setup.prefix_cache:
+        setups.append(replace(setup, policy=PAGED, tiering=Tiering()))
+    if setup.tiering:
+        setups.append(replace(setup, policy=PAGED))
+    return setups
 
 
 def compare(

@@ -12,6 +12,9 @@ from kvhouse.replayer.trace_request import TraceRequest
 from kvhouse.replayer.trace_select import Selection
 from kvhouse.replayer.traces import TraceStream
 
+#: A trace that is shorter has no rate.
+LEAST_SECONDS = 1e-9
+
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
@@ -67,9 +70,9 @@ class TraceFigures:
         cut: Requests that were cut to the maximum length.
         first_arrival: Seconds of the first arrival.
         duration_seconds: From the first arrival to the last.
-        requests_per_second: Gaps over the duration; None where no time passes.
+        requests_per_second: Gaps over the duration; None where less than 1 ns passes.
         gap_cv: Coefficient of variation of the gaps between arrivals: 0 for constant ones, 1 for a
-            Poisson process, more for bursts; None where no time passes.
+            Poisson process, more for bursts; None where less than 1 ns passes.
         prompt_tokens: Lengths of the prompts.
         output_tokens: Lengths of the outputs.
         request_tokens: Lengths of prompt and output together.
@@ -138,8 +141,9 @@ class Description:
     def figures(self, stream: TraceStream) -> TraceFigures:
         """The figures of all requests that ``stream`` gave; at least one."""
         requests, duration = self._both.total(), self._last - self._first
+        timed = duration >= LEAST_SECONDS
         cv = None
-        if duration:
+        if timed:
             mean = duration / (requests - 1)
             variance = self._gap_squares / (requests - 1) - mean * mean
             cv = math.sqrt(max(variance, 0.0)) / mean
@@ -152,7 +156,7 @@ class Description:
             cut=stream.tally.cut,
             first_arrival=self._first,
             duration_seconds=duration,
-            requests_per_second=(requests - 1) / duration if duration else None,
+            requests_per_second=(requests - 1) / duration if timed else None,
             gap_cv=cv,
             prompt_tokens=Lengths.of(self._prompts),
             output_tokens=Lengths.of(self._outputs),

@@ -82,25 +82,32 @@ class _Live:
     Attributes:
         record: What will be known of it.
         request: The scheduler's.
-        begun: Tokens that it had in the pool when it was last admitted.
+        begun: Tokens that it had in the pool when it was last admitted, those to load included.
         reached: The most tokens that it ever had there before that.
+        loaded: Tokens that it loaded by its last admission but one.
     """
 
     record: RequestRecord
     request: Request
     begun: int = 0
     reached: int = 0
+    loaded: int = 0
 
-    def admit(self) -> int:
-        """Take in that it got memory; returns the tokens that it found there."""
+    def admit(self) -> tuple[int, int]:
+        """Take in that it got memory; returns the tokens found there, and those to load."""
         self.begun = self.request.computed
-        self.record.reused += max(0, self.begun - self.reached)
-        return self.begun
+        loading = self.request.loaded - self.loaded
+        found = self.begun - loading
+        if not self.request.preemptions:  # for the first time, but for loads that failed
+            self.record.found, self.record.loaded_first = found, loading
+        return found, loading
 
     def leave(self, computed: int) -> None:
         """Take in that it gives its memory back, with so many tokens computed."""
+        self.record.reused += max(0, self.begun - self.reached)
         self.record.recomputed += max(0, min(computed, self.reached) - self.begun)
         self.reached = max(self.reached, computed)
+        self.loaded = self.request.loaded
 
 
 class _Drive:
@@ -164,7 +171,7 @@ class _Drive:
             return False
         self.step, until = moment
         if until > self.now:
-            self._pass_time(until - self.now, None, 0, self.scheduler.ledger())
+            self._pass_time(until - self.now, self.scheduler.ledger())
             self.now = until  # exactly, so that the next arrival is due
         return True
 
@@ -187,7 +194,9 @@ class _Drive:
         if self.on_plan:
             self.on_plan(plan)
         result, finished = scheduler.carry_out(plan, self.executor)
-        self._pass_time(result.seconds, plan, running, ledger)
+        void = plan.void(result.failed_loads)
+        tokens = plan.tokens - sum(row.count for row in plan.rows if row.request in void)
+        self._pass_time(result.seconds, ledger, plan, tokens, running)
         self.step += 1
         self.log.sampled += len(result.sampled)
         for sampled in result.sampled:
@@ -237,14 +246,15 @@ class _Drive:
 
     def _admit(self, request: int, step: int) -> None:
         live = self._live[request]
-        found = live.admit()
+        found, loading = live.admit()
         if live.record.admitted is None:
-            live.record.admitted, live.record.found = self.now, found
-        self.report.admitted(live.record, step, self.now, found)
+            live.record.admitted = self.now
+        self.report.admitted(live.record, step, self.now, found, loading)
 
     def _preempt(self, request: int, computed: int, step: int) -> None:
         live = self._live[request]
         live.leave(computed)
+        live.record.lost += computed
         self.report.preempted(live.record, step, self.now, computed)
 
     def _note_refusal(self, step: int) -> None:
@@ -266,18 +276,24 @@ class _Drive:
         record.finished = self.now
         record.generated = request.generated
         record.preemptions = request.preemptions
+        record.taken_up, record.loaded = request.reused, request.loaded
         self.report.finished(record, step, self.now)
         self.on_ended(record)
 
     def _pass_time(
-        self, seconds: float, plan: StepPlan | None, running: int, ledger: Ledger
+        self,
+        seconds: float,
+        ledger: Ledger,
+        plan: StepPlan | None = None,
+        tokens: int = 0,
+        running: int = 0,
     ) -> None:
         self.intervals.add(
             Interval(
                 start=self.now,
                 seconds=seconds,
                 step=plan.index if plan else None,
-                tokens=plan.tokens if plan else 0,
+                tokens=tokens,
                 running=running,
                 waiting=len(self.scheduler.waiting),
                 preempted=len(plan.preempted) if plan else 0,

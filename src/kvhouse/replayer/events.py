@@ -90,9 +90,11 @@ class Reporter:
         if record.rejection is not None:
             self._tell("rejected", step, record.arrival, record, reason=record.rejection)
 
-    def admitted(self, record: RequestRecord, step: int, now: float, found: int) -> None:
-        """A request got memory, and ``found`` of its tokens in it."""
-        self._tell("admitted", step, now, record, found_tokens=found)
+    def admitted(
+        self, record: RequestRecord, step: int, now: float, found: int, loading: int
+    ) -> None:
+        """A request got memory with ``found`` of its tokens in it, and ``loading`` on their way."""
+        self._tell("admitted", step, now, record, found_tokens=found, loaded_tokens=loading)
 
     def preempted(self, record: RequestRecord, step: int, now: float, lost: int) -> None:
         """A request lost its memory, with ``lost`` computed tokens in it."""

@@ -19,8 +19,10 @@ import numpy as np
 from kvhouse.core.memory import KVMemory
 from kvhouse.core.step import Executor, StepPlan, StepResult
 from kvhouse.core.stretch import PlainRow
+from kvhouse.core.tiers import Tiers
 from kvhouse.costs import Line, Roofline
 from kvhouse.layout import KVLayout
+from kvhouse.links import Link
 from kvhouse.replayer.executor import LeapingExecutor
 from kvhouse.replayer.stretches import ROW_SUMS, Stretches, places
 from kvhouse.spec.model import DTYPE_BYTES
@@ -48,7 +50,11 @@ class StepGuard:
     """
 
     def __init__(
-        self, executor: Executor, roofline: Roofline, weight_dtype: str | None = None
+        self,
+        executor: Executor,
+        roofline: Roofline,
+        weight_dtype: str | None = None,
+        links: Sequence[Link] = (),
     ) -> None:
         """Guard ``executor``.
 
@@ -56,11 +62,14 @@ class StepGuard:
             executor: Whose steps are looked at.
             roofline: Names the model, its layout, the device and the rates; its sums are not used.
             weight_dtype: How the weights are stored; by default as published.
+            links: The link of each tier below the pool, in their order.
         """
         self.timing = executor.timing
         self._executor = executor
         self._leaping = executor if isinstance(executor, LeapingExecutor) else None
         spec, layout = roofline.spec, roofline.layout
+        self._block_bytes = layout.block_bytes
+        self._links = tuple(link.bandwidth for link in links)
         self._bandwidth = roofline.device.bandwidth
         self._flop_rate = roofline.flop_rate or math.inf  # where none is known, none is asked for
         parameters, multiplied = spec.counted()
@@ -92,7 +101,22 @@ class StepGuard:
         floor = max(moved / self._bandwidth, flops / self._flop_rate)
         if not result.seconds >= floor * (1 - _ROUNDING):
             raise PhysicsError(_too_fast(plan.index, result.seconds, moved, flops, floor))
+        transfer = self.least_transfer(plan)
+        if not result.seconds >= transfer * (1 - _ROUNDING):
+            raise PhysicsError(
+                f"step {plan.index} took {result.seconds} s, but loads {len(plan.loads):,}, stores "
+                f"{len(plan.stores):,} and moves {len(plan.moves):,} blocks of "
+                f"{self._block_bytes:,} bytes, for which the links need {transfer} s at least"
+            )
         return result
+
+    def least_transfer(self, plan: StepPlan) -> float:
+        """Seconds that the busiest link needs at least in one direction, at full bandwidth."""
+        read = Counter(load.tier for load in plan.loads)
+        written = Counter(store.tier for store in plan.stores)
+        written.update(move.tier + 1 for move in plan.moves)
+        blocks = chain(read.items(), written.items())
+        return max((n * self._block_bytes / self._links[tier] for tier, n in blocks), default=0.0)
 
     @property
     def leaps(self) -> bool:
@@ -211,6 +235,16 @@ class ResidencyGuard:
             raise PhysicsError(_no_room(plan.index, tokens, self._token_bytes, held, block))
         if plan.index % EVERY == 0:
             self._check_tables(plan.index, [table for row in plan.rows for table in row.tables])
+        if memory.tiers:
+            self._check_tiers(plan, memory.tiers)
+
+    def _check_tiers(self, plan: StepPlan, tiers: Tiers) -> None:
+        sizes = [tier.config.bytes // self._memory.layout.block_bytes for tier in tiers]
+        places = [(move.tier + 1, move.into) for move in plan.moves]
+        places += [(move.tier, move.slot) for move in plan.moves]
+        places += [(place.tier, place.slot) for place in (*plan.loads, *plan.stores)]
+        if not all(0 <= slot < sizes[tier] for tier, slot in places):
+            raise PhysicsError(f"step {plan.index}: a transfer names a slot outside its tier")
 
     def look_at(self, stretches: Stretches) -> None:
         """Look at every step of stretches that were taken.

@@ -26,9 +26,13 @@ class RequestRecord:
         preemptions: How often it lost its memory.
         request: Its id in the scheduler; None if it was rejected.
         found: Prompt tokens that were in the pool when it was first admitted.
-        reused: Tokens that it never computed, because they were in the pool: ``found``, and what
-            it found beyond its own after a preemption.
+        loaded_first: Prompt tokens that it loaded from tiers then.
+        reused: Tokens that it never computed, because another's were in the pool or a tier:
+            ``found``, ``loaded_first``, and what it met beyond its own after a preemption.
         recomputed: Tokens that it computed again after preemptions.
+        taken_up: Tokens that were in the pool when it was admitted, over all admissions.
+        loaded: Tokens that it loaded from tiers, over all admissions.
+        lost: Tokens that it had in the pool when it lost its memory, over all preemptions.
     """
 
     index: int
@@ -43,8 +47,12 @@ class RequestRecord:
     preemptions: int = 0
     request: int | None = None
     found: int = 0
+    loaded_first: int = 0
     reused: int = 0
     recomputed: int = 0
+    taken_up: int = 0
+    loaded: int = 0
+    lost: int = 0
 
     @property
     def queue_seconds(self) -> float:

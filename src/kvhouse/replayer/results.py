@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from kvhouse.replayer.slo import Goodput
+from kvhouse.replayer.tier_results import TierHits
 from kvhouse.replayer.timeline import Timeline
 
 
@@ -107,8 +108,8 @@ class PrefixHits:
         token_share: Of their prompt tokens.
         blocks: Whole blocks of prompts found.
         block_share: Of all whole blocks of their prompts.
-        later_tokens: Tokens of other requests that were found only when a request came back from
-            a preemption.
+        later_tokens: Tokens of other requests that were found, or loaded from a tier, only when
+            a request came back from a preemption.
         saved_bytes: Mean over time of what requests would have held beside the pool's bytes,
             had they not shared blocks while they ran.
     """
@@ -138,8 +139,11 @@ class ReplayResult:
         output_tokens: Tokens that they got.
         computed_tokens: Tokens that steps computed: prompts and outputs without each last token,
             less ``reused_tokens``, more ``recomputed_tokens``.
-        reused_tokens: Tokens not computed because another request's were in the pool.
+        reused_tokens: Tokens not computed because another request's were in the pool or in a tier
+            below it.
         recomputed_tokens: Tokens computed again after a preemption.
+        loaded_tokens: Tokens of the finished requests that were loaded from tiers, over all
+            admissions.
         preemptions: How often a request lost its memory.
         steps: Steps taken.
         makespan_seconds: From time 0, when a trace's first request arrives, to the last token.
@@ -155,6 +159,7 @@ class ReplayResult:
         goodput: Requests that met the SLO; None where none was given.
         refusals: Why the head of the queue had to wait for memory.
         prefix: What was found in the pool; None without a prefix cache.
+        tiers: What was loaded from tiers, and their traffic; None without tiers.
         ledger: Where the pool's bytes were.
         timeline: The pool and the requests bin by bin; None where none was asked for.
     """
@@ -170,6 +175,7 @@ class ReplayResult:
     computed_tokens: int
     reused_tokens: int
     recomputed_tokens: int
+    loaded_tokens: int
     preemptions: int
     steps: int
     makespan_seconds: float
@@ -184,6 +190,7 @@ class ReplayResult:
     goodput: Goodput | None
     refusals: Refusals
     prefix: PrefixHits | None
+    tiers: TierHits | None
     ledger: LedgerSummary
     timeline: Timeline | None
 

@@ -12,6 +12,7 @@ from kvhouse.core.policy import DEFAULT_WATERMARK, FIRST_FIT
 from kvhouse.core.request import Request
 from kvhouse.core.scheduler import Scheduler, SchedulerConfig
 from kvhouse.core.step import Executor, StepPlan
+from kvhouse.core.tiers import LoadRule, always
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout, PoolSize
 from kvhouse.replayer.arrivals import Arrivals, TimedArrivals, backlog
@@ -23,6 +24,7 @@ from kvhouse.replayer.records import RequestRecord
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.slo import SLO
 from kvhouse.replayer.summary import summarise
+from kvhouse.replayer.tiering import LinkedTier
 from kvhouse.replayer.traces import Trace, TraceRequest
 
 
@@ -46,6 +48,8 @@ class Scenario:
             there are slots for as many as may run at once.
         prefix_cache: Whether requests share blocks of prompts that the trace says are equal.
         fit: How contiguous policies look for a run, one of ``core.policy.FITS``.
+        tiers: What lies below the pool, what is next below it first.
+        pays: Whether to load from them what could be computed again.
     """
 
     trace: Trace
@@ -58,6 +62,8 @@ class Scenario:
     kv_blocks: int | None = None
     prefix_cache: bool = False
     fit: str = FIRST_FIT
+    tiers: tuple[LinkedTier, ...] = ()
+    pays: LoadRule = always
 
     @property
     def pool(self) -> PoolSize:
@@ -86,6 +92,7 @@ class Scenario:
             "watermark": self.watermark,
             "prefix_cache": self.prefix_cache,
             "fit": self.fit,
+            "tiers": [tier.to_dict() for tier in self.tiers],
             **asdict(self.config),
         }
 
@@ -122,6 +129,8 @@ class Scenario:
             self.watermark,
             in_flight=self.config.token_budget,
             share=self.prefix_cache,
+            tiers=[tier.config for tier in self.tiers],
+            pays=self.pays,
             fit=self.fit,
         )
         log = drive(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from kvhouse.core.policy import DEFAULT_WATERMARK, FIRST_FIT, PAGED
-from kvhouse.core.scheduler import DEFAULT_MAX_RUNNING, DEFAULT_TOKEN_BUDGET, SchedulerConfig
+from kvhouse.core.policy import DEFAULT_TOKEN_BUDGET, DEFAULT_WATERMARK, FIRST_FIT, PAGED
+from kvhouse.core.scheduler import DEFAULT_MAX_RUNNING, SchedulerConfig
 from kvhouse.core.step import StepPlan
 from kvhouse.costs import Roofline
 from kvhouse.devices import Device
@@ -20,13 +20,14 @@ from kvhouse.replayer.records import RequestRecord
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.scenario import Scenario
 from kvhouse.replayer.slo import SLO
+from kvhouse.replayer.tiering import Tiering, rule_of
 from kvhouse.replayer.traces import Trace
 from kvhouse.spec.model import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is replayed on what; ``replay`` explains each attribute."""
+    """What is replayed on what; ``replay`` and ``Tiering`` explain each attribute."""
 
     trace: Trace
     model: ModelSpec
@@ -47,6 +48,7 @@ class Setup:
     watermark: float = DEFAULT_WATERMARK
     utilization: float = DEFAULT_UTILIZATION
     as_backlog: bool = False
+    tiering: Tiering = field(default_factory=Tiering)
 
     @property
     def layout(self) -> KVLayout:
@@ -64,6 +66,11 @@ class Setup:
             self.prefill_first,
         )
 
+    @property
+    def roofline(self) -> Roofline:
+        """How long steps take at least."""
+        return Roofline(self.model, self.layout, self.device, self.weight_dtype)
+
     def scenario(self) -> Scenario:
         """What decides the step plans.
 
@@ -76,6 +83,7 @@ class Setup:
                 self.model, self.device, self.weight_dtype, self.utilization, self.kv_memory
             )
             kv_memory = budget.pool_bytes()
+        tiers = self.tiering.on(self.device)
         return Scenario(
             self.trace,
             self.layout,
@@ -87,6 +95,8 @@ class Setup:
             self.kv_blocks,
             self.prefix_cache,
             self.fit,
+            tiers,
+            rule_of(tiers, self.roofline),
         )
 
     def drive(
@@ -105,8 +115,10 @@ class Setup:
             PhysicsError: What came out is impossible: a bug in kvhouse.
         """
         scenario = self.scenario()
-        roofline = Roofline(self.model, scenario.layout, self.device, self.weight_dtype)
-        executor = StepGuard(ModelledExecutor(roofline), roofline, self.weight_dtype)
+        links = [tier.link for tier in scenario.tiers]
+        roofline = self.roofline
+        modelled = ModelledExecutor(roofline, links)
+        executor = StepGuard(modelled, roofline, self.weight_dtype, links)
         return scenario.drive(
             executor,
             slo=slo,

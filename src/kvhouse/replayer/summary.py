@@ -19,6 +19,7 @@ from kvhouse.replayer.results import (
     ReplayResult,
 )
 from kvhouse.replayer.slo import SLO, Goodput
+from kvhouse.replayer.tier_results import TierHits
 from kvhouse.replayer.timeline import Timeline
 
 
@@ -65,6 +66,7 @@ def summarise(
         computed_tokens=intervals.tokens,
         reused_tokens=sum(record.reused for record in finished),
         recomputed_tokens=sum(record.recomputed for record in finished),
+        loaded_tokens=sum(record.loaded for record in finished),
         preemptions=intervals.preempted,
         steps=intervals.steps,
         makespan_seconds=makespan,
@@ -80,7 +82,10 @@ def summarise(
         latency_seconds=Distribution.of([record.latency_seconds for record in finished]),
         goodput=Goodput.of(slo, log.requests, makespan) if slo else None,
         refusals=_refusals(log, intervals),
-        prefix=_prefix(intervals, finished, memory) if memory.sharing else None,
+        prefix=_prefix(intervals, finished, memory) if memory.shares else None,
+        tiers=TierHits.of(finished, memory.tiers, memory.layout.block_bytes)
+        if memory.tiers
+        else None,
         ledger=_ledger(intervals, memory),
         timeline=None if timeline is None else Timeline.of(intervals, timeline),
     )
@@ -89,7 +94,11 @@ def summarise(
 def _check_conservation(
     log: DriveLog, computed: int, finished: list[RequestRecord], rejected: int
 ) -> None:
-    """Every request has ended, and every token was computed once, found, or computed again."""
+    """Every request has ended, and every token was computed once, found, or computed again.
+
+    So, too, what came into the pool (computed, taken up, loaded) is what left it (with requests
+    that finished, or lost in preemptions).
+    """
     if len(finished) + rejected != len(log.requests):
         raise RuntimeError("requests were lost: finished and rejected ones do not add up")
     generated = sum(record.generated for record in finished)
@@ -103,6 +112,13 @@ def _check_conservation(
         raise RuntimeError(
             f"tokens were lost: {computed} computed where {needed} were needed, {reused} found "
             f"and {recomputed} computed again"
+        )
+    there = sum(record.taken_up + record.loaded for record in finished)
+    lost = sum(record.lost for record in finished)
+    if computed + there != needed + lost:
+        raise RuntimeError(
+            f"tokens were lost: {computed} computed and {there} taken up or loaded, where "
+            f"{needed} were needed and {lost} lost in preemptions"
         )
 
 
@@ -140,7 +156,7 @@ def _prefix(intervals: Intervals, finished: list[RequestRecord], memory: KVMemor
         token_share=_share(tokens, sum(record.prompt_tokens for record in finished)),
         blocks=blocks,
         block_share=_share(blocks, sum(record.prompt_tokens // size for record in finished)),
-        later_tokens=sum(record.reused - record.found for record in finished),
+        later_tokens=sum(r.reused - r.found - r.loaded_first for r in finished),
         saved_bytes=intervals.mean("saved"),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -10,6 +11,9 @@ from itertools import islice
 from kvhouse.errors import TraceError
 from kvhouse.replayer.randomness import Uniforms
 from kvhouse.replayer.trace_request import MOST_TOKENS, TraceRequest
+
+#: Rates and lengths are not stretched further.
+MOST_FACTOR = 10**9
 
 
 @dataclass(slots=True)
@@ -65,8 +69,10 @@ class Selection:
             raise TraceError(f"limit {self.limit}: read at least 1 request")
         for name in ("scale_rate", "scale_lengths"):
             factor = getattr(self, name)
-            if not (math.isfinite(factor) and factor > 0):
-                raise TraceError(f"{name} {factor}: give a finite factor above 0")
+            if not 0 < factor <= MOST_FACTOR:
+                raise TraceError(
+                    f"{name} {factor}: give a finite factor above 0, at most {MOST_FACTOR:,}"
+                )
         if self.max_length is not None and self.max_length < 2:
             raise TraceError(f"max_length {self.max_length}: a request has at least 2 tokens")
 
@@ -77,7 +83,7 @@ class Selection:
             taken = self._window(taken)
         if self.sample < 1:
             taken = self._sampled(taken)
-        for request in islice(taken, self.limit):
+        for request in taken if self.limit is None else islice(taken, min(self.limit, sys.maxsize)):
             scaled = self._scaled(request)
             fitting = scaled if self.max_length is None else _cut(scaled, self.max_length)
             tally.cut += fitting is not scaled

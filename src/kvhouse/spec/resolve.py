@@ -39,6 +39,8 @@ def load(source: str | Path) -> ModelSpec:
     """
     if isinstance(source, Path):
         return _load_path(str(source))
+    if not isinstance(source, str):
+        raise SpecError(f"model {show(source)}: give a name or a path")
     entry = read_catalogue().get(source)
     if entry is not None:
         from kvhouse.spec.hf_config import read_config

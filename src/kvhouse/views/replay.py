@@ -10,6 +10,7 @@ from kvhouse.core.ledger import LEDGER_CLASSES
 from kvhouse.replayer.results import Distribution, ReplayResult
 from kvhouse.units import bytes_text, seconds_text
 from kvhouse.views.tables import table
+from kvhouse.views.tiers import show_tiers
 
 LEDGER_NAMES = {
     "used": "used by tokens",
@@ -33,6 +34,7 @@ def show_results(console: Console, title: str, results: Sequence[ReplayResult]) 
     rows = [[name, *(column.get(name, "-") for column in columns)] for name in names]
     console.print(table(f"{title} (times {timings})", ["", *heads], rows))
     console.print(table("Pool, mean over time", ["", *heads], _ledger_rows(results)))
+    show_tiers(console, results)
     for result in results:
         show_rejections(console, result)
 
@@ -46,7 +48,12 @@ def show_rejections(console: Console, result: ReplayResult) -> None:
 
 
 def _head(result: ReplayResult) -> str:
-    return f"{result.pool.policy} + prefix cache" if result.prefix else result.pool.policy
+    parts = [result.pool.policy]
+    if result.prefix:
+        parts.append("prefix cache")
+    if result.tiers:
+        parts += [tier.name for tier in result.tiers.traffic]
+    return " + ".join(parts)
 
 
 def _figures(result: ReplayResult) -> dict[str, str]:
@@ -80,6 +87,10 @@ def _figures(result: ReplayResult) -> dict[str, str]:
             f"{result.prefix.tokens:,} ({result.prefix.token_share:.1%})"
         )
         figures["saved by sharing, mean"] = bytes_text(round(result.prefix.saved_bytes))
+    if result.tiers:
+        prompt, resumed = result.tiers.prompt_tokens, result.tiers.resumed_tokens
+        figures["prompt tokens loaded"] = f"{prompt:,} ({result.tiers.prompt_share:.1%})"
+        figures["loaded after preemptions"] = f"{resumed:,}"
     return figures
 
 

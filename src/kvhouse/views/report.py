@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rich.console import Console
 
-from kvhouse.planner.engines import EngineView
-from kvhouse.planner.grid import Grid
-from kvhouse.planner.remedies import Remedies, Remedy
-from kvhouse.planner.report import Report
-from kvhouse.planner.traffic import Load, PolicyLoad
 from kvhouse.units import bytes_text, seconds_text
 from kvhouse.views.plan import show_plan
 from kvhouse.views.tables import table
+
+if TYPE_CHECKING:  # rules of engines and the like that a plan may not have been asked for
+    from kvhouse.planner.engines import EngineView
+    from kvhouse.planner.grid import Grid
+    from kvhouse.planner.remedies import Remedies, Remedy
+    from kvhouse.planner.report import Report
+    from kvhouse.planner.traffic import Load, PolicyLoad
 
 #: Remedies that are shown; JSON has them all.
 _SHOWN = 6
@@ -31,7 +35,9 @@ def show_report(console: Console, report: Report) -> None:
 
 
 def _show_remedies(console: Console, remedies: Remedies) -> None:
-    shown = [*remedies.ranked[:_SHOWN], *filter(None, [remedies.combination])]
+    # A shared prefix is tried only where it was named, so it is answered wherever it ranks.
+    asked = [one for one in remedies.ranked[_SHOWN:] if one.name == "prefix sharing"]
+    shown = [*remedies.ranked[:_SHOWN], *asked, *filter(None, [remedies.combination])]
     if not shown:
         console.print("No remedy gains a request; --json says why for each.")
         return
@@ -68,7 +74,7 @@ def _show_traffic(console: Console, load: Load) -> None:
         ]
     console.print(table(title, ("", "value"), rows))
     if load.overloaded:
-        console.print(f"Overloaded: {load.overloaded}", style="bold red")
+        console.print(f"The device is {load.overloaded}", style="bold red")
         return
     columns = ("policy", "fit at once", "mean fits", "p99 fits", "largest rate/s", "for p99")
     console.print(table("", columns, (_policy(policy) for policy in load.policies)))

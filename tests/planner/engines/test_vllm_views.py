@@ -201,7 +201,7 @@ def test_v0_keeps_windows_in_full():
     ("options", "reason"),
     [
         ({"kv_dtype": "q8_0"}, "no KV dtype 'q8_0'"),
-        ({"tp": 0}, "tp 0: at least 1"),
+        ({"tp": 0}, "tp 0: give a whole number from 1"),
         ({"version": "new"}, "engine version 'new'"),
         ({"dtype": "int4"}, "dtype 'int4'"),
         ({"mamba_cache_mode": "some"}, "none, align or all"),

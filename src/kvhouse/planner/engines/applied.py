@@ -7,6 +7,7 @@ from typing import Any
 
 from kvhouse.errors import KvhouseError
 from kvhouse.planner.case import Case
+from kvhouse.planner.engines.option_values import from_texts
 from kvhouse.planner.engines.registry import ENGINES, view
 from kvhouse.planner.engines.view import EngineView
 from kvhouse.spec.fields import show
@@ -17,7 +18,7 @@ _KV_DTYPES = {
     "vllm": {"fp8": "fp8", "int8": "int8_per_token_head"},
     "vllm-v0": {"fp8": "fp8"},
     "sglang": {"fp8": "fp8_e4m3"},
-    "llama.cpp": {"bf16": "bf16", "fp32": "f32", "int8": "q8_0", "int4": "q4_0"},
+    "llama.cpp": {"fp32": "f32", "int8": "q8_0", "int4": "q4_0"},
     "tensorrt-llm": {"fp8": "fp8", "int8": "int8"},
 }
 _SIXTEEN_BITS = ("bf16", "fp16")
@@ -42,7 +43,7 @@ def applied(engine: str, case: Case, options: Mapping[str, str]) -> EngineView:
         raise KvhouseError(f"unknown engine {show(engine)}: choose one of {', '.join(ENGINES)}")
     known = ENGINES[engine].option_names
     chosen = {name: value for name, value in _of_case(engine, case).items() if name in known}
-    chosen |= {name: _value(text) for name, text in options.items()}
+    chosen |= from_texts(ENGINES[engine].options, options)
     return view(engine, case.spec, **chosen)
 
 
@@ -57,9 +58,10 @@ def _of_case(engine: str, case: Case) -> dict[str, Any]:
         "utilization": case.utilization,
         "available_bytes": budget.kv,
     }
-    if engine.startswith("vllm") and not budget.given:
-        del found["available_bytes"]
+    if engine.startswith("vllm"):  # whose defaults depend on the device's memory
         found |= {"total_bytes": budget.memory, "used_bytes": budget.weights}
+        if not budget.given:
+            del found["available_bytes"]
     name = _kv_dtype(engine, case.kv_format)
     if name is not None:
         found |= dict.fromkeys(("kv_dtype", "type_k", "type_v"), name)
@@ -75,16 +77,3 @@ def _kv_dtype(engine: str, kv_format: str) -> str | None:
             "its own with an engine option"
         )
     return name
-
-
-def _value(text: str) -> object:
-    """A text as the value that an option takes."""
-    plain = {"true": True, "false": False, "none": None}
-    if text.lower() in plain:
-        return plain[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

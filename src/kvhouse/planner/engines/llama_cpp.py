@@ -6,9 +6,19 @@ Its log prints MiB. ``llama_cells`` has the rules and their sources.
 from __future__ import annotations
 
 from kvhouse.planner.engines.llama_cells import Buffer, Cells, LlamaCppOptions, allocate
+from kvhouse.planner.engines.option_values import flags
 from kvhouse.planner.engines.version import Version
 from kvhouse.planner.engines.view import EngineView, Group, always, mib
 from kvhouse.spec.model import ModelSpec
+
+#: Options as its command line takes them, beside the lengths.
+_FLAGS = {
+    "n_ubatch": "--ubatch-size",
+    "unified": "--kv-unified",
+    "swa_full": "--swa-full",
+    "type_k": "--cache-type-k",
+    "type_v": "--cache-type-v",
+}
 
 
 def llama_cpp(spec: ModelSpec, options: LlamaCppOptions) -> EngineView:
@@ -36,7 +46,11 @@ def llama_cpp(spec: ModelSpec, options: LlamaCppOptions) -> EngineView:
         estimated_max_len=cells.per_stream,
         needed=always(cells.bytes),
         log_lines=tuple(_log(cells, options, len(spec.layers))),
-        flags=(f"--ctx-size {cells.asked}", f"--parallel {options.n_seq_max}"),
+        flags=(
+            f"--ctx-size {cells.asked}",
+            f"--parallel {options.n_seq_max}",
+            *flags(options, _FLAGS),
+        ),
         notes=tuple(notes),
         figures=tuple(_figures(cells, options.n_seq_max, len(spec.layers)).items()),
     )

@@ -10,7 +10,9 @@ from kvhouse.errors import KvhouseError
 from kvhouse.planner.engines.block_pools import POOLS, PoolOptions, block_pool
 from kvhouse.planner.engines.llama_cells import LlamaCppOptions
 from kvhouse.planner.engines.llama_cpp import llama_cpp
-from kvhouse.planner.engines.sglang import SglangOptions, sglang
+from kvhouse.planner.engines.option_values import check
+from kvhouse.planner.engines.sglang import sglang
+from kvhouse.planner.engines.sglang_options import SglangOptions
 from kvhouse.planner.engines.slots import SLOTS, SlotOptions, slot_cache
 from kvhouse.planner.engines.transformers import dynamic_cache
 from kvhouse.planner.engines.view import EngineView
@@ -74,4 +76,5 @@ def view(engine: str, spec: ModelSpec, **options: object) -> EngineView:
         if name not in found.option_names:
             known = ", ".join(found.option_names)
             raise KvhouseError(f"{engine} has no option {show(name)}: it has {known}")
+    check(found.options, options)
     return found.rules(spec, found.options(**options))

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 
 from kvhouse.errors import KvhouseError, UnsupportedModel
 from kvhouse.planner.engines.kv_dtypes import SGLANG, KVType, kv_type, narrow
+from kvhouse.planner.engines.option_values import flags
+from kvhouse.planner.engines.sglang_options import FLAGS, SglangOptions
 from kvhouse.planner.engines.version import Version
 from kvhouse.planner.engines.view import EngineView, Group, always, gib, held_parts
 from kvhouse.planner.engines.vllm_pages import DS_MLA
@@ -29,58 +31,6 @@ from kvhouse.spec.tensors import ELEMENT_BYTES, Convolution
 
 #: Windows have a pool of their own; before, they are kept in full.
 _WINDOW_POOL = Version((0, 5, 0))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SglangOptions:
-    """SGLang's own options; None leaves one at the engine's default.
-
-    Attributes:
-        version: Release; None is the latest that is known.
-        tp: Tensor parallel size.
-        dtype: What the model computes in.
-        kv_dtype: ``--kv-cache-dtype``.
-        state_dtype: Dtype of recurrent states; float32 by default.
-        page_size: ``--page-size``.
-        context_length: ``--context-length``; by default the model's limit.
-        mem_fraction_static: ``--mem-fraction-static``.
-        free_before_bytes: Free memory before the weights are loaded.
-        free_after_bytes: Free memory after.
-        available_bytes: Bytes for all pools, in place of the three above.
-        tokens: Tokens of the pool (``--max-total-tokens``).
-        swa_ratio: ``--swa-full-tokens-ratio``: tokens of the window pool to those of the full one.
-        mamba_ratio: ``--mamba-full-memory-ratio``: memory of states to that of tokens.
-        window_pool: Whether windows have a pool of their own; by default what the version does.
-        draft_layers: Layers of a draft model, whose pool has as many tokens.
-    """
-
-    version: str | None = None
-    tp: int = 1
-    dtype: str | None = None
-    kv_dtype: str = "auto"
-    state_dtype: str = "float32"
-    page_size: int = 1
-    context_length: int | None = None
-    mem_fraction_static: float | None = None
-    free_before_bytes: int | None = None
-    free_after_bytes: int | None = None
-    available_bytes: int | None = None
-    tokens: int | None = None
-    swa_ratio: float = 0.8
-    mamba_ratio: float = 0.9
-    window_pool: bool | None = None
-    draft_layers: tuple[Layer, ...] = ()
-
-    def pool_bytes(self) -> int | None:
-        """Bytes for all pools: what is free after loading, less the share that stays free.
-
-        That share is of what was free before: ``after - before · (1 - fraction)``.
-        """
-        parts = (self.free_before_bytes, self.free_after_bytes, self.mem_fraction_static)
-        before, after, fraction = parts
-        if self.available_bytes is not None or before is None or after is None or fraction is None:
-            return self.available_bytes
-        return int(after - before * (1 - fraction))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +91,7 @@ def sglang(spec: ModelSpec, options: SglangOptions) -> EngineView:
         estimated_max_len=None if tokens is None else min(tokens, length),
         needed=lambda count: sum(group.bytes_for(count) for group in groups),
         log_lines=tuple(_log(tokens, figures, full)),
-        flags=(f"--context-length {length}", f"--tp-size {options.tp}"),
+        flags=tuple(_flags(options, length, tokens)),
         notes=("its log writes GB for GiB",),
         figures=tuple(figures.items()),
     )
@@ -264,6 +214,14 @@ def _groups(
         text = f"{state:,} in all layers"
         groups.append(Group("state", layers, 0, 1, state, always(1), text, "1 per request"))
     return tuple(groups)
+
+
+def _flags(options: SglangOptions, length: int, tokens: int | None) -> list[str]:
+    """Options that start the engine so; a pool that was not stated in its terms, in tokens."""
+    found = [f"--context-length {length}", *flags(options, FLAGS)]
+    if tokens and options.tokens is None and options.mem_fraction_static is None:
+        found.append(f"--max-total-tokens {tokens}")
+    return found
 
 
 def _log(tokens: int | None, figures: dict[str, int], full: _Cells) -> list[str]:

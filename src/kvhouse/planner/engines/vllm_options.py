@@ -32,6 +32,25 @@ TOKENS_BY_CONCURRENCY = Version((0, 20, 1))
 #: Window layers reserve the tokens of every batch in flight, and pages may be padded.
 IN_FLIGHT_BATCHES = Version((0, 33, 0))
 
+#: Options as the command line takes them, beside the length and the memory.
+FLAGS = {
+    "tp": "--tensor-parallel-size",
+    "pp": "--pipeline-parallel-size",
+    "dcp": "--decode-context-parallel-size",
+    "dtype": "--dtype",
+    "kv_dtype": "--kv-cache-dtype",
+    "state_dtype": "--mamba-ssm-cache-dtype",
+    "block_size": "--block-size",
+    "max_num_batched_tokens": "--max-num-batched-tokens",
+    "prefix_caching": "--enable-prefix-caching",
+    "mamba_cache_mode": "--mamba-cache-mode",
+    "blocks": "--num-gpu-blocks-override",
+}
+#: What it stops with where weights and the like leave nothing (``check_enough_kv_cache_memory``).
+NO_MEMORY = (
+    "ValueError: No available memory for the cache blocks. Try increasing "
+    "`gpu_memory_utilization` when initializing the engine."
+)
 DEFAULT_BLOCK = 16
 #: vLLM on CPUs (vllm/platforms/cpu.py).
 CPU_BLOCK = 128

@@ -11,9 +11,10 @@ from fractions import Fraction
 
 from kvhouse.errors import KvhouseError, UnsupportedModel
 from kvhouse.planner.engines.kv_dtypes import VLLM, KVType, kv_type
+from kvhouse.planner.engines.option_values import flags
 from kvhouse.planner.engines.version import Version
 from kvhouse.planner.engines.view import EngineView, Group, held_parts
-from kvhouse.planner.engines.vllm_options import DEFAULT_BLOCK, VllmOptions
+from kvhouse.planner.engines.vllm_options import DEFAULT_BLOCK, FLAGS, NO_MEMORY, VllmOptions
 from kvhouse.spec.layers import FullAttention, LatentAttention, Layer, describe
 from kvhouse.spec.model import ModelSpec
 from kvhouse.spec.sharding import shard
@@ -74,7 +75,7 @@ def vllm_v0(spec: ModelSpec, options: VllmOptions) -> EngineView:
         estimated_max_len=None if tokens is None else min(tokens, length),
         needed=lambda count: pages(count) * size,
         log_lines=_log(blocks, cpu_blocks, block, length),
-        flags=(f"--max-model-len {length}", f"--tensor-parallel-size {options.tp}"),
+        flags=(f"--max-model-len {min(length, tokens or length)}", *flags(options, FLAGS)),
         figures=(("cpu_blocks", cpu_blocks),),
         capacity=lambda count: (count * block, Fraction(count * block, length)),
     )
@@ -83,6 +84,8 @@ def vllm_v0(spec: ModelSpec, options: VllmOptions) -> EngineView:
 def _log(blocks: int | None, cpu_blocks: int, block: int, length: int) -> tuple[str, ...]:
     if blocks is None:
         return ()
+    if not blocks:
+        return (f"# GPU blocks: 0, # CPU blocks: {cpu_blocks}", NO_MEMORY)
     tokens = blocks * block
     lines = (
         f"# GPU blocks: {blocks}, # CPU blocks: {cpu_blocks}",

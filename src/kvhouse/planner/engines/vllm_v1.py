@@ -10,13 +10,16 @@ from dataclasses import replace
 from fractions import Fraction
 
 from kvhouse.errors import KvhouseError, UnsupportedModel
+from kvhouse.planner.engines.option_values import flags
 from kvhouse.planner.engines.view import EngineView, Group, gib, held_parts, longest_that_fits
 from kvhouse.planner.engines.vllm_groups import Grouping, PageGroup, group_pages
 from kvhouse.planner.engines.vllm_options import (
+    FLAGS,
     HYBRID,
     IN_FLIGHT_BATCHES,
     MEMORY_BYTES,
     NEEDED_BY_GROUP,
+    NO_MEMORY,
     TOKENS_BY_CONCURRENCY,
     VllmOptions,
 )
@@ -168,6 +171,8 @@ class _Report:
         lines = self._hybrid_log(rank)
         if available is not None:
             lines.append(f"Available KV cache memory: {gib(available)} GiB")
+        if available is not None and available <= 0:
+            return [*lines, NO_MEMORY]
         if available is not None and self.needed(self.length) > available:
             lines.append(
                 f"ValueError: to serve one request of {self.length} tokens, "
@@ -212,27 +217,25 @@ class _Report:
     def _flags(self, estimated: int | None) -> list[str]:
         """Options that start the engine so, with the longest length that fits."""
         options, length = self.options, self.length
+        available = options.pool_bytes()
+        if available is not None and available <= 0:
+            return []
         if estimated:
             length = estimated  # what is asked for does not fit where this is less
-        flags = [f"--max-model-len {length}"]
-        if options.tp > 1:
-            flags.append(f"--tensor-parallel-size {options.tp}")
-        if options.pp > 1:
-            flags.append(f"--pipeline-parallel-size {options.pp}")
-        if options.kv_dtype != "auto":
-            flags.append(f"--kv-cache-dtype {options.kv_dtype}")
-        if options.block_size is not None:
-            flags.append(f"--block-size {options.block_size}")
-        if options.max_num_batched_tokens is not None:
-            flags.append(f"--max-num-batched-tokens {options.max_num_batched_tokens}")
-        if options.total_bytes is not None:
-            flags.append(f"--gpu-memory-utilization {options.utilization:g}")
-        elif options.available_bytes is not None and self.release >= MEMORY_BYTES:
-            flags.append(f"--kv-cache-memory-bytes {options.available_bytes}")
-        return flags
+        found = [f"--max-model-len {length}", *flags(options, FLAGS)]
+        if options.available_bytes is not None and self.release >= MEMORY_BYTES:
+            found.append(f"--kv-cache-memory-bytes {options.available_bytes}")
+        elif options.available_bytes is not None and options.blocks is None:
+            found.append(f"--num-gpu-blocks-override {self.blocks}")
+        elif options.total_bytes is not None:
+            found.append(f"--gpu-memory-utilization {options.utilization:g}")
+        return found
 
     def _notes(self) -> list[str]:
         notes = []
+        available = self.options.pool_bytes()
+        if available is not None and available <= 0:
+            notes.append("it cannot start: use more ranks, narrower weights or a larger device")
         if len(self.grouping.groups) > 1:
             notes.append(
                 "tokens are not bytes: blocks hold different layers, so dividing memory by the "

@@ -6,8 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kvhouse.core.policy import DEFAULT_WATERMARK, PAGED, POLICIES, Placement
-from kvhouse.core.scheduler import DEFAULT_TOKEN_BUDGET
+from kvhouse.core.policy import DEFAULT_TOKEN_BUDGET, DEFAULT_WATERMARK, PAGED, POLICIES, Placement
 from kvhouse.costs import Roofline
 from kvhouse.errors import KvhouseError
 from kvhouse.planner.concurrency import requests_that_fit
@@ -126,7 +125,7 @@ def load(
         max_length: Longest request allowed.
         token_budget: The most tokens that one step computes for a request.
         watermark: Share of the pool that paged admissions keep free.
-        efficiency: Share of the roofline that the engine reaches, in (0, 1].
+        efficiency: Share of the roofline that the engine reaches, in [1e-6, 1].
 
     Raises:
         KvhouseError: An option is out of range, or requests are longer than allowed.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from kvhouse.errors import KvhouseError
+
+#: Requests per second beyond anything that one device could be asked for.
+MOST_RATE = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +48,12 @@ class Traffic:
         """Refuse what is no traffic.
 
         Raises:
-            KvhouseError: No positive rate, no lengths, or a prompt or output below 1 token.
+            KvhouseError: A rate out of range, no lengths, or a prompt or output below 1 token.
         """
-        if not (self.rate > 0 and math.isfinite(self.rate)):
-            raise KvhouseError(f"rate {self.rate}: give requests per second, above 0")
+        if not 0 < self.rate <= MOST_RATE:
+            raise KvhouseError(
+                f"rate {self.rate}: give requests per second, above 0 and at most {MOST_RATE:,}"
+            )
         if not self.lengths:
             raise KvhouseError("traffic without lengths: give at least one prompt and output")
         if any(prompt < 1 or output < 1 for prompt, output in self.lengths):

@@ -14,6 +14,8 @@ from kvhouse.planner.traffic.sample import Traffic
 
 #: The largest mean batch that is looked for; traffic that needs a larger one is too much.
 MOST_BATCH = 2**14
+#: The least share of the roofline that is taken for an engine's.
+LEAST_EFFICIENCY = 1e-6
 #: The largest number of requests whose probability is looked at.
 _MOST_REQUESTS = 4 * MOST_BATCH
 #: What may be left out of the tail of that distribution.
@@ -58,10 +60,13 @@ class Stay:
             efficiency: Share of the roofline that the engine reaches.
 
         Raises:
-            KvhouseError: ``efficiency`` is not in (0, 1].
+            KvhouseError: ``efficiency`` is not in [1e-6, 1].
         """
-        if not 0 < efficiency <= 1:
-            raise KvhouseError(f"efficiency {efficiency}: give a share above 0 and at most 1")
+        if not LEAST_EFFICIENCY <= efficiency <= 1:
+            raise KvhouseError(
+                f"efficiency {efficiency}: give a share of at least {LEAST_EFFICIENCY:g} and at "
+                "most 1"
+            )
         self.roofline, self.efficiency = roofline, efficiency
         lengths = traffic.lengths
         times = {p: roofline.prefill(p).seconds / efficiency for p in {p for p, _ in lengths}}

@@ -13,7 +13,8 @@ from kvhouse.planner.engines.cases.span import Span
 from kvhouse.planner.engines.cases.versions import sglang_versions
 from kvhouse.planner.engines.cases.vllm import ranks
 from kvhouse.planner.engines.kv_dtypes import PLAIN, SGLANG
-from kvhouse.planner.engines.sglang import SglangOptions, sglang
+from kvhouse.planner.engines.sglang import sglang
+from kvhouse.planner.engines.sglang_options import SglangOptions
 from kvhouse.planner.engines.view import EngineView
 from kvhouse.spec.model import ModelSpec
 
