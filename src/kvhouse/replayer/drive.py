@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from kvhouse.core.keys import BlockKeys
 from kvhouse.core.ledger import Ledger
@@ -17,6 +16,7 @@ from kvhouse.replayer.events import Event, Reporter, refusal_reason
 from kvhouse.replayer.guard import Guard
 from kvhouse.replayer.intervals import Interval, Intervals
 from kvhouse.replayer.leaping import Leap, leap_of
+from kvhouse.replayer.live import Live
 from kvhouse.replayer.records import DriveLog, RequestRecord
 from kvhouse.replayer.traces import TraceRequest
 
@@ -75,41 +75,6 @@ def drive(
     return state.log
 
 
-@dataclass(slots=True)
-class _Live:
-    """A request under way.
-
-    Attributes:
-        record: What will be known of it.
-        request: The scheduler's.
-        begun: Tokens that it had in the pool when it was last admitted, those to load included.
-        reached: The most tokens that it ever had there before that.
-        loaded: Tokens that it loaded by its last admission but one.
-    """
-
-    record: RequestRecord
-    request: Request
-    begun: int = 0
-    reached: int = 0
-    loaded: int = 0
-
-    def admit(self) -> tuple[int, int]:
-        """Take in that it got memory; returns the tokens found there, and those to load."""
-        self.begun = self.request.computed
-        loading = self.request.loaded - self.loaded
-        found = self.begun - loading
-        if not self.request.preemptions:  # for the first time, but for loads that failed
-            self.record.found, self.record.loaded_first = found, loading
-        return found, loading
-
-    def leave(self, computed: int) -> None:
-        """Take in that it gives its memory back, with so many tokens computed."""
-        self.record.reused += max(0, self.begun - self.reached)
-        self.record.recomputed += max(0, min(computed, self.reached) - self.begun)
-        self.reached = max(self.reached, computed)
-        self.loaded = self.request.loaded
-
-
 class _Drive:
     """One drive under way: its clock, its step counter and the records of live requests."""
 
@@ -134,7 +99,7 @@ class _Drive:
         self.log = DriveLog(executor.timing, intervals=intervals)
         self.now = 0.0
         self.step = 0
-        self._live: dict[int, _Live] = {}
+        self._live: dict[int, Live] = {}
         self._next_plan = 0
         self._refused: tuple[int, str] | None = None
 
@@ -161,7 +126,7 @@ class _Drive:
             record.rejection = str(rejection)
             return None
         record.request = request.id
-        self._live[request.id] = _Live(record, request)
+        self._live[request.id] = Live(record, request)
         return request
 
     def wait(self) -> bool:
