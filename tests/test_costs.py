@@ -1,13 +1,15 @@
 """Costs against sums written out token by token and head by head."""
 
+import math
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvhouse import devices, spec
 from kvhouse.core.step import Row, StepPlan
-from kvhouse.costs import Roofline
+from kvhouse.costs import Line, Roofline
 from kvhouse.devices import Device
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
@@ -151,3 +153,49 @@ def test_narrow_weights_are_multiplied_in_the_fastest_type_that_holds_them(weigh
     model = replace(SPEC, dtype="float16")
     roofline = Roofline(model, KVLayout.of(model), device, weights)
     assert (roofline.flop_rate, roofline.compute_dtype) == (rates[factors], factors)
+
+
+lines = st.tuples(
+    st.integers(0, 2**45), st.integers(0, 2**36), st.integers(0, 2**50), st.integers(0, 2**40)
+)
+
+
+@given(lines, st.floats(0, 1e5), st.floats(0, 30), st.integers(1, 400))
+def test_a_line_is_spent_as_a_clock_that_goes_step_by_step(line, now, span, most):
+    until, expected, clock = now + span, [], now
+    for step in range(most):
+        moved, flops = line[0] + step * line[1], line[2] + step * line[3]
+        expected.append(max(moved / 2.039e12, flops / 3.12e14))
+        clock += expected[-1]
+        if clock >= until:
+            break
+    assert Line(*line, 2.039e12, 3.12e14).spend(now, until, most) == (expected, clock)
+
+
+@given(
+    st.lists(st.integers(1, 500), min_size=1, max_size=9),
+    st.lists(st.tuples(st.integers(0, 500), st.integers(1, 90), st.booleans()), max_size=3),
+)
+@pytest.mark.parametrize("name", ["llama-3-8b", "mixtral-8x7b", "deepseek-v2-lite", "mamba-2.8b"])
+def test_a_line_costs_what_its_steps_cost(name, contexts, others):
+    model = spec.load(name)
+    roofline = Roofline(model, KVLayout.of(model), devices.get("a100-80g"))
+    assert roofline.linear
+
+    def seconds(rows):
+        made = tuple(Row(i, first, count, samples, ()) for i, (first, count, samples) in rows)
+        return roofline.step(StepPlan(0, made, (), (), ())).seconds
+
+    first = [(context, 1, True) for context in contexts] + others
+    line = roofline.line(len(contexts), sum(contexts), others)
+    assert line.spend(0.0, 0.0, 1)[0] == [seconds(enumerate(first))]
+    steps = roofline.line(len(contexts), sum(contexts)).spend(0.0, math.inf, 60)[0]
+    assert steps == [
+        seconds(enumerate((context + step, 1, True) for context in contexts)) for step in range(60)
+    ]
+
+
+@pytest.mark.parametrize("name", ["gemma-3-27b", "deepseek-v3.2", "deepseek-v4-flash"])
+def test_steps_that_do_not_grow_evenly_are_no_line(name):
+    model = spec.load(name)
+    assert not Roofline(model, KVLayout.of(model), devices.get("a100-80g")).linear

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from kvhouse.core.step import BlockTable
 from kvhouse.layout import LayerGroup
@@ -58,7 +59,7 @@ class Holding:
 
     def blocks(self) -> list[int]:
         """All its blocks, group by group."""
-        return [block for table in self.tables for block in table.ids]
+        return list(chain.from_iterable([table.ids for table in self.tables]))
 
     def renew(self) -> None:
         """Take in that the tables have changed."""
@@ -88,6 +89,8 @@ def deal(
         counts: How many each group takes beside them.
         blocks: What was taken, for all groups together.
     """
+    if not firsts and len(groups) == 1:
+        return (GroupTable(groups[0], 0, blocks),)
     tables, at = [], 0
     for number, (group, count) in enumerate(zip(groups, counts, strict=True)):
         first, found = (firsts[number], there[number]) if firsts else (0, [])

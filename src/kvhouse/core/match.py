@@ -58,13 +58,13 @@ class Match:
 
     def beside(self, groups: Sequence[LayerGroup], tokens: int, in_flight: int) -> list[int]:
         """Blocks that each group takes beside what was found, to make room for ``tokens``."""
+        if not self.tokens:
+            return [group.blocks_for(tokens, in_flight) for group in groups]
         counts = []
         for number, group in enumerate(groups):
             count = group.blocks_for(tokens, in_flight)
-            if self.tokens:
-                ends = group.end_block(tokens) - self.tokens // group.block_size
-                count = min(ends, count - len(self.blocks[number]))
-            counts.append(count)
+            ends = group.end_block(tokens) - self.tokens // group.block_size
+            counts.append(min(ends, count - len(self.blocks[number])))
         return counts
 
 

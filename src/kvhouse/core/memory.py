@@ -50,6 +50,11 @@ class KVMemory:
         self.slots = BlockPool(size.slots)
         #: Blocks that an admission must leave free while others run.
         self.held_back = placement.held_back(size.blocks, watermark)
+        #: Whether the longest request allowed fits, so that no other can be too long.
+        self.fits_all = (
+            placement.policy == PAGED
+            and self.layout.blocks_for(placement.max_length, placement.in_flight) <= size.blocks
+        )
         self._holdings: dict[int, Holding] = {}
 
     @property
@@ -151,8 +156,11 @@ class KVMemory:
             return Refusal(
                 request.id, needed + match.free, self.free_blocks, held_back, fragmented, no_slot
             )
-        there = self.sharing.load(match, blocks[: match.loads]) if self.sharing else ()
-        tables = deal(self.layout.groups, match.firsts, there, counts, blocks[match.loads :])
+        there: tuple[list[int], ...] = ()
+        if self.sharing:
+            there = self.sharing.load(match, blocks[: match.loads])
+            blocks = blocks[match.loads :]
+        tables = deal(self.layout.groups, match.firsts, there, counts, blocks)
         slots = self.slots.take(1) if self.layout.slot_bytes else None
         loaded = match.tokens - match.reused
         holding = Holding(tables, slots[0] if slots else None, match.reused, loaded)
@@ -218,8 +226,10 @@ class KVMemory:
             return
         for number, table in enumerate(self._holdings[request.id].tables):
             size = self.layout.groups[number].block_size
-            for index in range(first // size, (first + count) // size):
-                self.sharing.seal(request, number, index, table.ids[index - table.first])
+            begin, end = first // size, (first + count) // size
+            if begin < end:
+                ids = table.ids[begin - table.first : end - table.first]
+                self.sharing.seal(request, number, begin, ids)
 
     def give_up(self, request: Request) -> None:
         """Take an admission back whose loads failed, so that nothing of it counts."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
+from operator import attrgetter
 
 from kvhouse.core.request import Request
 from kvhouse.errors import KvhouseError
@@ -16,6 +17,9 @@ ORDERS: dict[str, Order] = {
     "priority": lambda request: (request.priority, request.id),
     "shortest": lambda request: (request.prompt_tokens + request.max_new_tokens, request.id),
 }
+
+#: A request's place in the order that it was submitted under.
+PLACE = attrgetter("place")
 
 
 def get_order(name: str) -> Order:
@@ -33,8 +37,7 @@ def get_order(name: str) -> Order:
 class WaitingQueue:
     """Waiting requests; the head is the first in order."""
 
-    def __init__(self, order: Order) -> None:
-        self._order = order
+    def __init__(self) -> None:
         self._heap: list[tuple[tuple[int, int], Request]] = []
 
     def __len__(self) -> int:
@@ -51,7 +54,7 @@ class WaitingQueue:
 
     def push(self, request: Request) -> None:
         """Add a request at its place in the order."""
-        heappush(self._heap, (self._order(request), request))
+        heappush(self._heap, (request.place, request))
 
     def pop(self) -> Request:
         """Take the head."""

@@ -24,3 +24,8 @@ class Refusal:
     held_back: int
     fragmented: bool
     no_slot: bool = False
+
+    @property
+    def reason_may_change(self) -> bool:
+        """Whether it would be refused for another reason if fewer blocks were free."""
+        return not self.no_slot and not self.fragmented and self.needed <= self.free

@@ -23,6 +23,8 @@ def refuse_the_impossible(request: Request, memory: KVMemory, max_length: int) -
             f"{prompt:,} prompt + {new:,} new tokens exceed the maximum length of "
             f"{max_length:,} tokens: shorten the request or raise max_length"
         )
+    if memory.fits_all:
+        return
     needed = memory.most_blocks(request)
     if needed > memory.total_blocks:
         block_bytes = memory.layout.block_bytes

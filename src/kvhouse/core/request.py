@@ -37,6 +37,7 @@ class Request:
         setbacks: How often such a load failed and sent it back to the queue.
         priority: Its place where the scheduler goes by priority; lower goes first.
         keys: What its blocks hold, where prefixes can be shared.
+        place: Where it stands in the scheduler's order.
     """
 
     id: int
@@ -52,6 +53,7 @@ class Request:
     state: RequestState = RequestState.WAITING
     priority: int = 0
     keys: BlockKeys | None = None
+    place: tuple[int, int] = (0, 0)
 
     @property
     def known(self) -> int:

@@ -10,7 +10,7 @@ from kvhouse.core.keys import BlockKeys
 from kvhouse.core.ledger import Ledger, account
 from kvhouse.core.memory import KVMemory
 from kvhouse.core.policy import DEFAULT_TOKEN_BUDGET
-from kvhouse.core.queue import WaitingQueue, get_order
+from kvhouse.core.queue import PLACE, WaitingQueue, get_order
 from kvhouse.core.refusal import Refusal
 from kvhouse.core.rejection import refuse_the_impossible
 from kvhouse.core.request import Request, RequestState
@@ -71,18 +71,19 @@ class Scheduler:
         self.memory = memory
         self.config = config
         self._order = get_order(config.order)
-        self.waiting = WaitingQueue(self._order)
+        self.waiting = WaitingQueue()
         self.running: list[Request] = []
         #: Why the head of the queue was not admitted in the last step, if it was memory.
         self.refusal: Refusal | None = None
         self._submitted = 0
         self._step: StepPlan | None = None
-        self._steps = 0
+        #: Steps planned so far.
+        self.steps = 0
 
     @property
     def has_work(self) -> bool:
         """Whether any request is waiting or running."""
-        return bool(self.waiting or self.running)
+        return bool(self.running or self.waiting)
 
     @property
     def under_way(self) -> bool:
@@ -110,6 +111,7 @@ class Scheduler:
         number = self._submitted
         keys = self.memory.keys_for(number, keys)
         request = Request(number, prompt_tokens, max_new_tokens, priority=priority, keys=keys)
+        request.place = self._order(request)
         refuse_the_impossible(request, self.memory, self.config.max_length)
         self._submitted += 1
         self.waiting.push(request)
@@ -137,13 +139,13 @@ class Scheduler:
         self.refusal = None
         self.memory.begin_step()
         preempted: list[int] = []
-        admitted = self._choose(preempted)
+        admitted = [request.id for request in self._choose(preempted)]
         rows = tuple(make_row(self.memory, r) for r in self.running if r.in_flight)
         seals = tuple(block for row in rows for block in sealed_by(self.memory.layout, row))
         who = tuple(admitted), tuple(preempted)
         loads, stores, moves = self.memory.transfers
-        self._step = StepPlan(self._steps, rows, seals, *who, loads, stores, moves)
-        self._steps += 1
+        self._step = StepPlan(self.steps, rows, seals, *who, loads, stores, moves)
+        self.steps += 1
         return self._step
 
     def apply(self, plan: StepPlan, result: StepResult) -> tuple[Request, ...]:
@@ -222,15 +224,15 @@ class Scheduler:
         """Account for every byte of the pool as it is now."""
         return account(self.memory, self.running, self.waiting.head)
 
-    def _choose(self, preempted: list[int]) -> list[int]:
+    def _choose(self, preempted: list[int]) -> list[Request]:
         """Say who computes how many tokens in this step, and return who was admitted to it."""
         budget = self.config.token_budget
         if not self.config.prefill_first:
             budget = self._continue(self.running, budget, preempted)
-            return [] if preempted else self._admit_waiting(budget)
+            return [] if preempted else self.admit_waiting(budget)
         prompts = [request for request in self.running if not request.decoding]
         left = self._continue(prompts, budget, preempted)
-        admitted = [] if preempted else self._admit_waiting(left)
+        admitted = [] if preempted else self.admit_waiting(left)
         if not any(request.in_flight for request in self.running):
             self._continue(self.running, budget, preempted)
         return admitted
@@ -272,9 +274,9 @@ class Scheduler:
         request.state = RequestState.WAITING
         self.waiting.push(request)
 
-    def _admit_waiting(self, budget: int) -> list[int]:
+    def admit_waiting(self, budget: int) -> list[Request]:
         """Admit from the head of the queue until the budget, the limit or the memory ends."""
-        admitted: list[int] = []
+        admitted: list[Request] = []
         while budget and len(self.running) < self.config.max_running:
             head = self.waiting.head
             if head is None:
@@ -282,11 +284,11 @@ class Scheduler:
             self.refusal = self.memory.admit(head, alone=not self.running)
             if self.refusal is not None:
                 break
-            insort(self.running, self.waiting.pop(), key=self._order)
+            insort(self.running, self.waiting.pop(), key=PLACE)
             head.state = RequestState.RUNNING
             head.in_flight = min(head.remaining, budget)
             budget -= head.in_flight
-            admitted.append(head.id)
+            admitted.append(head)
         return admitted
 
     def _retire(self, finished: list[Request]) -> None:

@@ -92,11 +92,25 @@ class PrefixSharing:
         blocks = iter(into)
         return tuple([self._loaded(place, blocks) for place in places] for places in match.blocks)
 
-    def seal(self, request: Request, group: int, index: int, block: int) -> None:
-        """Make a block that was filled to the last token known, where its content has a key."""
-        content = self._content(request, group, index)
-        if content and self.pool.seal(block, content) and self.tiers and self.tiers.write_through:
-            self._unstored.append((block, content))
+    def seal(self, request: Request, group: int, first: int, blocks: list[int]) -> None:
+        """Make blocks that were filled to the last token known, where their contents have keys.
+
+        Args:
+            request: Whose blocks they are.
+            group: In which group of layers.
+            first: Index of the first of them.
+            blocks: Consecutive blocks.
+        """
+        if request.keys is None:
+            return
+        key, seal = request.keys.key, self.pool.seal
+        through = self.tiers is not None and self.tiers.write_through
+        for index, block in enumerate(blocks, first):
+            known = key(index)
+            if known is not None:
+                content = Content(group, known)
+                if seal(block, content) and through:
+                    self._unstored.append((block, content))
 
     def end(self, request: Request) -> None:
         """Note that a request has ended, and what only it could have taken up again with it."""

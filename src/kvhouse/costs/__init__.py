@@ -1,5 +1,6 @@
 """The least time that a step can take, from what it moves and computes."""
 
+from kvhouse.costs.line import Line
 from kvhouse.costs.roofline import Roofline, StepCost
 
-__all__ = ["Roofline", "StepCost"]
+__all__ = ["Line", "Roofline", "StepCost"]

@@ -52,6 +52,11 @@ class Reading:
         return self._between(max(first, self.reach.first(end)), end)
 
     @property
+    def linear(self) -> bool:
+        """Whether a row reads all earlier tokens, one entry each, and attends to them."""
+        return self.reach.kind == "all" and self.stride == 1 and self.attended is None
+
+    @property
     def _other_bytes(self) -> int:
         return self.other_tokens // self.stride * self.entry_bytes
 

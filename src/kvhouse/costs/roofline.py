@@ -9,10 +9,12 @@ the result is a floor, never an estimate of what an engine reaches.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from kvhouse.core.step import StepPlan
+from kvhouse.costs.line import Line
 from kvhouse.costs.reading import readings
 from kvhouse.devices import Device
 from kvhouse.errors import KvhouseError
@@ -103,6 +105,11 @@ class Roofline:
         #: None and "unknown" where the device has none; bandwidth alone then makes the floor.
         self.flop_rate, self.compute_dtype = _flops_for(device, _arithmetic(spec, weight_dtype))
         self._readings = readings(spec, layout)
+        #: Whether a decoding row costs more by the same with every token: all layers keep and read
+        #: every token.
+        self.linear = all(reading.linear for reading in self._readings)
+        self._entry_bytes = sum(reading.entry_bytes for reading in self._readings)
+        self._pair_flops = sum(reading.pair_flops for reading in self._readings)
         self._state_bytes = spec.state_bytes(dtype=layout.dtype)
         # The output projection is needed only for rows that sample. Where it is narrower than the
         # residual stream (OPT-350M), the other rows are counted a little too low: still a floor.
@@ -135,6 +142,40 @@ class Roofline:
     def chunk(self, first: int, tokens: int) -> StepCost:
         """The cost of computing ``tokens`` tokens from position ``first`` on, nothing sampled."""
         return self._cost([(first, tokens, False)])
+
+    def line(self, decoding: int, before: int, rows: Sequence[tuple[int, int, bool]] = ()) -> Line:
+        """The cost of steps in a row, where ``linear``; the first is exactly what ``step`` says.
+
+        Args:
+            decoding: Rows of one token that every step has; each samples.
+            before: Tokens that these have together in the pool before the first step.
+            rows: Further rows of the first step, after which there is no other: first position,
+                tokens, and whether they sample.
+        """
+        tokens = samples = resumed = decoding
+        read, pairs = before, 0
+        for first, count, sampled in rows:
+            tokens += count
+            samples += sampled
+            resumed += first > 0
+            read += first
+            pairs += count * first + count * (count + 1) // 2
+        states = resumed + decoding + len(rows)
+        moved = (
+            self._weight_bytes(tokens, samples > 0)
+            + (read + tokens) * self._entry_bytes
+            + states * self._state_bytes
+        )
+        flops = 2 * (self._body * tokens + self._head * samples)
+        flops += self._pair_flops * (before + decoding + pairs)
+        return Line(
+            moved,
+            decoding * self._entry_bytes,
+            flops,
+            decoding * self._pair_flops,
+            self.device.bandwidth,
+            self.flop_rate or math.inf,
+        )
 
     def _cost(self, rows: list[tuple[int, int, bool]], times: int = 1) -> StepCost:
         """The cost of rows of ``(first position, tokens, samples)``, each taken ``times`` times."""

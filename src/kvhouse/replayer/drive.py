@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from kvhouse.core.keys import BlockKeys
 from kvhouse.core.ledger import Ledger
@@ -13,7 +13,11 @@ from kvhouse.core.step import Executor, StepPlan
 from kvhouse.errors import RequestRejected
 from kvhouse.replayer.arrivals import Arrivals
 from kvhouse.replayer.events import Event, Reporter, refusal_reason
-from kvhouse.replayer.records import DriveLog, Interval, RequestRecord
+from kvhouse.replayer.guard import Guard
+from kvhouse.replayer.intervals import Interval, Intervals
+from kvhouse.replayer.leaping import Leap, leap_of
+from kvhouse.replayer.live import Live
+from kvhouse.replayer.records import DriveLog, RequestRecord
 from kvhouse.replayer.traces import TraceRequest
 
 
@@ -27,11 +31,16 @@ def drive(
     on_ended: Callable[[RequestRecord], None] | None = None,
     on_plan: Callable[[StepPlan], None] | None = None,
     on_event: Callable[[Event], None] | None = None,
+    guard: Guard | None = None,
+    keep: bool = True,
 ) -> DriveLog:
     """Lead ``arrivals`` through ``scheduler`` until all have finished or were rejected.
 
     The clock is virtual: it advances by what the executor says each step took, and over an idle
     gap it jumps to the next arrival, as does the step counter when arrivals go by steps.
+
+    Where nobody asks for plans, and memory and executor allow it, steps in which nothing happens
+    are taken at once. The log is the same, to the last bit.
 
     Args:
         scheduler: Without work; requests and plans are counted from its present state on.
@@ -42,61 +51,40 @@ def drive(
         on_ended: Called for each request that finished or was rejected.
         on_plan: Called for each step's plan, before it is carried out.
         on_event: Called for everything that happens to a request.
+        guard: Looks at every step.
+        keep: Whether the log keeps its intervals, and not only what they come to.
     """
-    state = _Drive(scheduler, executor, arrivals, Reporter(on_event))
+    state = _Drive(scheduler, executor, arrivals, Reporter(on_event), Intervals(keep=keep))
     state.keys = keys or state.keys
     state.on_submitted = on_submitted
     state.on_ended = on_ended or state.on_ended
-    state.on_plan = on_plan or state.on_plan
+    state.on_plan = on_plan
+    state.guard = guard
+    leap = None
+    if on_plan is None:
+        leap = leap_of(scheduler, executor, state.intervals, guard)
     while True:
         state.submit_arrived()
-        if not scheduler.has_work:
-            if not state.wait():
-                return state.log
-            continue
-        state.take_step()
-
-
-@dataclass(slots=True)
-class _Live:
-    """A request under way.
-
-    Attributes:
-        record: What will be known of it.
-        request: The scheduler's.
-        begun: Tokens that it had in the pool when it was last admitted, those to load included.
-        reached: The most tokens that it ever had there before that.
-        loaded: Tokens that it loaded by its last admission but one.
-    """
-
-    record: RequestRecord
-    request: Request
-    begun: int = 0
-    reached: int = 0
-    loaded: int = 0
-
-    def admit(self) -> tuple[int, int]:
-        """Take in that it got memory; returns the tokens found there, and those to load."""
-        self.begun = self.request.computed
-        loading = self.request.loaded - self.loaded
-        found = self.begun - loading
-        if not self.request.preemptions:  # for the first time, but for loads that failed
-            self.record.found, self.record.loaded_first = found, loading
-        return found, loading
-
-    def leave(self, computed: int) -> None:
-        """Take in that it gives its memory back, with so many tokens computed."""
-        self.record.reused += max(0, self.begun - self.reached)
-        self.record.recomputed += max(0, min(computed, self.reached) - self.begun)
-        self.reached = max(self.reached, computed)
-        self.loaded = self.request.loaded
+        if scheduler.has_work:
+            if leap is None or not state.take_stretch(leap):
+                state.take_step()
+        elif not state.wait():
+            break
+    if leap:
+        leap.settle()
+    return state.log
 
 
 class _Drive:
     """One drive under way: its clock, its step counter and the records of live requests."""
 
     def __init__(
-        self, scheduler: Scheduler, executor: Executor, arrivals: Arrivals, reporter: Reporter
+        self,
+        scheduler: Scheduler,
+        executor: Executor,
+        arrivals: Arrivals,
+        reporter: Reporter,
+        intervals: Intervals,
     ) -> None:
         self.scheduler = scheduler
         self.executor = executor
@@ -105,11 +93,13 @@ class _Drive:
         self.keys: Callable[[TraceRequest], BlockKeys | None] = _nothing
         self.on_submitted: Callable[[Request, TraceRequest], None] | None = None
         self.on_ended: Callable[[RequestRecord], None] = _nothing
-        self.on_plan: Callable[[StepPlan], None] = _nothing
-        self.log = DriveLog(executor.timing)
+        self.on_plan: Callable[[StepPlan], None] | None = None
+        self.guard: Guard | None = None
+        self.intervals = intervals
+        self.log = DriveLog(executor.timing, intervals=intervals)
         self.now = 0.0
         self.step = 0
-        self._live: dict[int, _Live] = {}
+        self._live: dict[int, Live] = {}
         self._next_plan = 0
         self._refused: tuple[int, str] | None = None
 
@@ -136,7 +126,7 @@ class _Drive:
             record.rejection = str(rejection)
             return None
         record.request = request.id
-        self._live[request.id] = _Live(record, request)
+        self._live[request.id] = Live(record, request)
         return request
 
     def wait(self) -> bool:
@@ -164,7 +154,10 @@ class _Drive:
         for admitted in plan.admitted:
             self._admit(admitted, plan.index)
         self._note_refusal(plan.index)
-        self.on_plan(plan)
+        if self.guard:
+            self.guard.check(plan)
+        if self.on_plan:
+            self.on_plan(plan)
         result, finished = scheduler.carry_out(plan, self.executor)
         void = plan.void(result.failed_loads)
         tokens = plan.tokens - sum(row.count for row in plan.rows if row.request in void)
@@ -172,12 +165,49 @@ class _Drive:
         self.step += 1
         self.log.sampled += len(result.sampled)
         for sampled in result.sampled:
-            record = self._live[sampled.request].record
-            if record.first_token is None:
-                record.first_token = self.now
-                self.report.first_token(record, plan.index, self.now)
+            self._sample(sampled.request, plan.index, self.now)
         for request in finished:
             self._finish(request, plan.index)
+
+    def take_stretch(self, leap: Leap) -> bool:
+        """Take steps up to the next event at once; False where the next must be stepped."""
+        stretch = leap.plan()
+        if stretch is None:
+            return False
+        if not stretch.tokens:
+            raise RuntimeError(f"step {stretch.index} computes nothing while requests wait")
+        for admitted in stretch.admitted:
+            self._admit(admitted.id, stretch.index)
+        if self.scheduler.refusal:
+            self._note_refusal(stretch.index)
+        start = self.now
+        seconds, self.now = leap.spend(start, *self._limit(stretch.most))
+        finished = leap.advance(start, seconds)
+        later = len(seconds) - 1
+        self.step += later + 1
+        self._next_plan = stretch.index + later + 1
+        self.log.sampled += stretch.decoding + later * stretch.later
+        for request, (_, _, samples) in zip(stretch.prompts, stretch.rows, strict=True):
+            if samples:
+                self.log.sampled += 1
+                self._sample(request.id, stretch.index, start + seconds[0])
+        for request in finished:
+            self._finish(request, self._next_plan - 1)
+        return True
+
+    def _limit(self, most: int) -> tuple[float, int]:
+        """Up to which time, and for how many steps at most, nobody comes."""
+        moment = self.arrivals.next_moment(self.step, self.now) if most > 1 else None
+        if moment is None:
+            return math.inf, most
+        step, until = moment
+        return (math.inf, min(most, step - self.step)) if step > self.step else (until, most)
+
+    def _sample(self, request: int, step: int, now: float) -> None:
+        record = self._live[request].record
+        if record.first_token is None:
+            record.first_token = now
+            self.report.first_token(record, step, now)
 
     def _admit(self, request: int, step: int) -> None:
         live = self._live[request]
@@ -223,7 +253,7 @@ class _Drive:
         tokens: int = 0,
         running: int = 0,
     ) -> None:
-        self.log.intervals.append(
+        self.intervals.add(
             Interval(
                 start=self.now,
                 seconds=seconds,

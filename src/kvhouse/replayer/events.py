@@ -77,6 +77,8 @@ class Reporter:
 
     def arrived(self, record: RequestRecord, step: int) -> None:
         """A request came; where it can never fit, it was rejected."""
+        if self._sink is None:
+            return
         self._tell(
             "arrival",
             step,

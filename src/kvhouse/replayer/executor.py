@@ -3,10 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
-from kvhouse.core.step import Sampled, StepPlan, StepResult
-from kvhouse.costs import Roofline
+from kvhouse.core.step import Executor, Sampled, StepPlan, StepResult
+from kvhouse.core.stretch import PlainRow
+from kvhouse.costs import Line, Roofline
 from kvhouse.links import Link, transfer_cost
+from kvhouse.replayer.stretches import Stretches
+
+
+@runtime_checkable
+class LeapingExecutor(Executor, Protocol):
+    """An executor that can tell the times of many steps from what they have in common.
+
+    Its steps give every sampling row a token that does not stop, and have no transfers.
+    """
+
+    @property
+    def leaps(self) -> bool:
+        """Whether it can tell; otherwise ``line`` must not be called."""
+        ...
+
+    def line(self, decoding: int, before: int, rows: Sequence[PlainRow]) -> Line:
+        """The times of a stretch's steps, one after the other; see ``Stretch``."""
+        ...
+
+    def look_at(self, stretches: Stretches) -> None:
+        """Look at stretches that were taken."""
+        ...
 
 
 class ModelledExecutor:
@@ -26,6 +50,8 @@ class ModelledExecutor:
 
     def __init__(self, roofline: Roofline, links: Sequence[Link] = ()) -> None:
         self.roofline = roofline
+        #: The times of a stretch's steps.
+        self.line = roofline.line
         self.links = tuple(links)
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -33,3 +59,11 @@ class ModelledExecutor:
         sampled = tuple(Sampled(row.request) for row in plan.rows if row.samples)
         transfers = transfer_cost(plan, self.roofline.layout.block_bytes, self.links)
         return StepResult(transfers.seconds(self.roofline.step(plan).seconds), sampled)
+
+    @property
+    def leaps(self) -> bool:
+        """Whether steps of the model grow evenly."""
+        return self.roofline.linear
+
+    def look_at(self, stretches: Stretches) -> None:
+        """Nothing to see: its times are its own."""

@@ -9,20 +9,26 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from operator import attrgetter, mul
+from typing import Protocol
+
+import numpy as np
 
 from kvhouse.core.memory import KVMemory
 from kvhouse.core.step import Executor, StepPlan, StepResult
+from kvhouse.core.stretch import PlainRow
 from kvhouse.core.tiers import Tiers
-from kvhouse.costs import Roofline
+from kvhouse.costs import Line, Roofline
 from kvhouse.layout import KVLayout
 from kvhouse.links import Link
+from kvhouse.replayer.executor import LeapingExecutor
+from kvhouse.replayer.stretches import ROW_SUMS, Stretches, places
 from kvhouse.spec.model import DTYPE_BYTES
 from kvhouse.spec.reach import Reach
 
-#: Block tables are looked through, block by block, in one step of so many.
+#: Block tables are looked through, block by block, in one step of so many, or one stretch.
 EVERY = 64
 
 # Called once for each row of each step.
@@ -60,6 +66,7 @@ class StepGuard:
         """
         self.timing = executor.timing
         self._executor = executor
+        self._leaping = executor if isinstance(executor, LeapingExecutor) else None
         spec, layout = roofline.spec, roofline.layout
         self._block_bytes = layout.block_bytes
         self._links = tuple(link.bandwidth for link in links)
@@ -93,10 +100,7 @@ class StepGuard:
         moved, flops = self.least(plan)
         floor = max(moved / self._bandwidth, flops / self._flop_rate)
         if not result.seconds >= floor * (1 - _ROUNDING):
-            raise PhysicsError(
-                f"step {plan.index} took {result.seconds} s, but moves {moved:,.0f} bytes and "
-                f"computes {flops:,} FLOPs, for which this device needs {floor} s at least"
-            )
+            raise PhysicsError(_too_fast(plan.index, result.seconds, moved, flops, floor))
         transfer = self.least_transfer(plan)
         if not result.seconds >= transfer * (1 - _ROUNDING):
             raise PhysicsError(
@@ -113,6 +117,49 @@ class StepGuard:
         written.update(move.tier + 1 for move in plan.moves)
         blocks = chain(read.items(), written.items())
         return max((n * self._block_bytes / self._links[tier] for tier, n in blocks), default=0.0)
+
+    @property
+    def leaps(self) -> bool:
+        """Whether the executor can tell the times of many steps at once."""
+        return self._leaping is not None and self._leaping.leaps
+
+    @property
+    def line(self) -> Callable[[int, int, Sequence[PlainRow]], Line]:
+        """Gives the executor's times of a stretch's steps."""
+        assert self._leaping is not None, "it has not said that it leaps"
+        return self._leaping.line
+
+    def look_at(self, stretches: Stretches) -> None:
+        """Look at every step of stretches that were taken.
+
+        Raises:
+            PhysicsError: One took less time than it can.
+        """
+        table = stretches.table()
+        stretch, later = places(table["steps"])
+        whole = [reach for reach in self._pair_flops if reach.kind == "all"]
+        entry = float(sum(self._entries[reach] for reach in whole))
+        pair = float(sum(self._pair_flops[reach] for reach in whole))
+        names = ("decoding", "later", "before", "written", "tokens", *ROW_SUMS)
+        of = {name: table[name][stretch] for name in names}
+        # Every later step reads what was written before it, and all that run write one token.
+        first, more = later == 0, of["later"]
+        kept = of["written"] + later * more
+        rows = np.where(first, of["decoding"] + of["rows"], more)
+        tokens = np.where(first, of["tokens"], more)
+        samples = np.where(first, of["decoding"] + of["samples"], more)
+        met = np.where(first, of["before"] + of["firsts"] + tokens, kept)
+        pairs = of["before"] + of["decoding"] + of["products"] + of["pairs"]
+        moved = self._body_bytes + self._state_bytes * rows + entry * met
+        flops = 2.0 * (float(self._body) * tokens + float(self._head) * samples)
+        flops += pair * np.where(first, pairs, kept)
+        floors = np.maximum(moved / self._bandwidth, flops / self._flop_rate)
+        seconds = np.frombuffer(stretches.seconds)
+        wrong = np.flatnonzero(~(seconds >= floors * (1 - _ROUNDING)))
+        if len(wrong):
+            at = wrong[0]
+            step = int(table["index"][stretch[at]] + later[at])
+            raise PhysicsError(_too_fast(step, seconds[at], moved[at], int(flops[at]), floors[at]))
 
     def least(self, plan: StepPlan) -> tuple[float, int]:
         """Bytes and FLOPs that the rows of ``plan`` move and compute at least."""
@@ -141,6 +188,29 @@ class StepGuard:
         return moved, flops
 
 
+def _too_fast(step: int, seconds: float, moved: float, flops: int, floor: float) -> str:
+    return (
+        f"step {step} took {seconds} s, but moves {moved:,.0f} bytes and computes {flops:,} FLOPs, "
+        f"for which this device needs {floor} s at least"
+    )
+
+
+class Guard(Protocol):
+    """Looks at steps, before they are carried out or as stretches that were taken."""
+
+    def check(self, plan: StepPlan) -> None:
+        """Look at a step."""
+        ...
+
+    def look_at(self, stretches: Stretches) -> None:
+        """Look at every step of stretches."""
+        ...
+
+    def look_at_tables(self, step: int) -> None:
+        """Look at the block tables as they are."""
+        ...
+
+
 class ResidencyGuard:
     """Sees to it that what rows keep has room in the pool, each block once or shared."""
 
@@ -162,12 +232,9 @@ class ResidencyGuard:
         held = memory.total_blocks - memory.free_blocks + saved
         block = memory.layout.block_bytes
         if tokens * self._token_bytes > held * block or held - saved > memory.total_blocks:
-            raise PhysicsError(
-                f"step {plan.index}: {tokens:,} tokens of {self._token_bytes:,} bytes are said to "
-                f"lie in {held:,} blocks of {block:,} bytes"
-            )
+            raise PhysicsError(_no_room(plan.index, tokens, self._token_bytes, held, block))
         if plan.index % EVERY == 0:
-            self._check_tables(plan)
+            self._check_tables(plan.index, [table for row in plan.rows for table in row.tables])
         if memory.tiers:
             self._check_tiers(plan, memory.tiers)
 
@@ -179,11 +246,45 @@ class ResidencyGuard:
         if not all(0 <= slot < sizes[tier] for tier, slot in places):
             raise PhysicsError(f"step {plan.index}: a transfer names a slot outside its tier")
 
-    def _check_tables(self, plan: StepPlan) -> None:
-        ids = list(chain.from_iterable(table for row in plan.rows for table in row.tables))
-        distinct = set(ids)
+    def look_at(self, stretches: Stretches) -> None:
+        """Look at every step of stretches that were taken.
+
+        Raises:
+            PhysicsError: As for ``check``.
+        """
+        table = stretches.table()
+        stretch, later = places(table["steps"])
+        begun, _ = stretches.begun(table, stretch)
+        free = table["free"][stretch] - begun * len(self._memory.layout.groups)
+        block, total = self._memory.layout.block_bytes, self._memory.total_blocks
+        tokens = table["written"][stretch] + later * table["later"][stretch]
+        held = total - free + table["saved"][stretch]
+        wrong = np.flatnonzero((tokens * self._token_bytes > held * block) | (free < 0))
+        if len(wrong):
+            at = wrong[0]
+            step = table["index"][stretch[at]] + later[at]
+            raise PhysicsError(_no_room(step, tokens[at], self._token_bytes, held[at], block))
+
+    def look_at_tables(self, step: int) -> None:
+        """Look at the block tables as they are.
+
+        Raises:
+            PhysicsError: A block lies in two of them, or outside the pool.
+        """
+        holdings = map(self._memory.holding, self._memory.holders)
+        self._check_tables(step, [table.ids for holding in holdings for table in holding.tables])
+
+    def _check_tables(self, step: int, tables: Sequence[Sequence[int]]) -> None:
+        distinct: set[int] = set().union(*tables)
         total = self._memory.total_blocks
-        if len(distinct) < len(ids) and not self._memory.sharing:
-            raise PhysicsError(f"step {plan.index}: a block lies in two tables")
+        if len(distinct) < sum(map(len, tables)) and not self._memory.sharing:
+            raise PhysicsError(f"step {step}: a block lies in two tables")
         if distinct and not 0 <= min(distinct) <= max(distinct) < total:
-            raise PhysicsError(f"step {plan.index}: a table names a block outside the pool")
+            raise PhysicsError(f"step {step}: a table names a block outside the pool")
+
+
+def _no_room(step: int, tokens: int, token_bytes: int, held: int, block: int) -> str:
+    return (
+        f"step {step}: {tokens:,} tokens of {token_bytes:,} bytes are said to lie in {held:,} "
+        f"blocks of {block:,} bytes"
+    )

@@ -1,11 +1,12 @@
-"""What a drive writes down: its requests, and its stretches of time."""
+"""What a drive writes down: its requests, and how time passed."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kvhouse.core.ledger import Ledger
+from kvhouse.replayer.intervals import Interval, Intervals
 
 
 @dataclass(slots=True)
@@ -81,31 +82,6 @@ class RequestRecord:
         return moment - self.arrival
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A stretch of time in which nothing changes: one step, or a wait for the next arrival.
-
-    Attributes:
-        start: When it begins, in seconds.
-        seconds: How long it lasts.
-        step: Index of the step's plan; None for a wait.
-        tokens: Tokens computed.
-        running: Requests that hold memory.
-        waiting: Requests in the queue.
-        preempted: Requests that lost their memory for this step.
-        ledger: The pool, the step's tokens counted as used.
-    """
-
-    start: float
-    seconds: float
-    step: int | None
-    tokens: int
-    running: int
-    waiting: int
-    preempted: int
-    ledger: Ledger
-
-
 @dataclass(slots=True)
 class DriveLog:
     """Everything a drive saw.
@@ -121,6 +97,6 @@ class DriveLog:
 
     timing: str
     requests: list[RequestRecord] = field(default_factory=list)
-    intervals: list[Interval] = field(default_factory=list)
+    intervals: Sequence[Interval] = field(default_factory=Intervals)
     sampled: int = 0
     refusals: Counter[str] = field(default_factory=Counter)

@@ -133,13 +133,6 @@ class Scenario:
             pays=self.pays,
             fit=self.fit,
         )
-        guard = ResidencyGuard(memory)
-
-        def look_at(plan: StepPlan) -> None:
-            guard.check(plan)
-            if on_plan:
-                on_plan(plan)
-
         log = drive(
             Scheduler(memory, self.config),
             executor,
@@ -147,8 +140,10 @@ class Scenario:
             keys=self._keys if self.prefix_cache else None,
             on_submitted=on_submitted,
             on_ended=on_ended,
-            on_plan=look_at,
+            on_plan=on_plan,
             on_event=on_event,
+            guard=ResidencyGuard(memory),
+            keep=timeline is not None,
         )
         return summarise(log, memory, self.to_dict(), slo=slo, timeline=timeline)
 

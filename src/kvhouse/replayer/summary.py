@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Any
 
 from kvhouse.core.ledger import LEDGER_CLASSES
 from kvhouse.core.memory import KVMemory
-from kvhouse.replayer.records import DriveLog, Interval, RequestRecord
+from kvhouse.replayer.intervals import Intervals
+from kvhouse.replayer.records import DriveLog, RequestRecord
 from kvhouse.replayer.results import (
     Distribution,
     LedgerSummary,
@@ -51,9 +50,10 @@ def summarise(
         for record in log.requests
         if record.rejection is not None
     )
-    _check_conservation(log, finished, len(rejections))
+    intervals = Intervals.of(log.intervals)
+    _check_conservation(log, intervals.tokens, finished, len(rejections))
     output_tokens = sum(record.generated for record in finished)
-    makespan = math.fsum(interval.seconds for interval in log.intervals)
+    makespan = intervals.seconds
     return ReplayResult(
         scenario=scenario or {},
         timing=log.timing,
@@ -63,17 +63,17 @@ def summarise(
         rejections=rejections,
         prompt_tokens=sum(record.prompt_tokens for record in finished),
         output_tokens=output_tokens,
-        computed_tokens=sum(interval.tokens for interval in log.intervals),
+        computed_tokens=intervals.tokens,
         reused_tokens=sum(record.reused for record in finished),
         recomputed_tokens=sum(record.recomputed for record in finished),
         loaded_tokens=sum(record.loaded for record in finished),
-        preemptions=sum(interval.preempted for interval in log.intervals),
-        steps=sum(interval.step is not None for interval in log.intervals),
+        preemptions=intervals.preempted,
+        steps=intervals.steps,
         makespan_seconds=makespan,
         output_tokens_per_second=output_tokens / makespan if makespan else 0.0,
         requests_per_second=len(finished) / makespan if makespan else 0.0,
-        running=_level(log.intervals, [interval.running for interval in log.intervals]),
-        waiting=_level(log.intervals, [interval.waiting for interval in log.intervals]),
+        running=_level(intervals, "running"),
+        waiting=_level(intervals, "waiting"),
         queue_seconds=Distribution.of([record.queue_seconds for record in finished]),
         first_token_seconds=Distribution.of([record.first_token_seconds for record in finished]),
         per_token_seconds=Distribution.of(
@@ -81,17 +81,19 @@ def summarise(
         ),
         latency_seconds=Distribution.of([record.latency_seconds for record in finished]),
         goodput=Goodput.of(slo, log.requests, makespan) if slo else None,
-        refusals=_refusals(log),
-        prefix=_prefix(log, finished, memory) if memory.shares else None,
+        refusals=_refusals(log, intervals),
+        prefix=_prefix(intervals, finished, memory) if memory.shares else None,
         tiers=TierHits.of(finished, memory.tiers, memory.layout.block_bytes)
         if memory.tiers
         else None,
-        ledger=_ledger(log.intervals, memory),
-        timeline=None if timeline is None else Timeline.of(log.intervals, timeline),
+        ledger=_ledger(intervals, memory),
+        timeline=None if timeline is None else Timeline.of(intervals, timeline),
     )
 
 
-def _check_conservation(log: DriveLog, finished: list[RequestRecord], rejected: int) -> None:
+def _check_conservation(
+    log: DriveLog, computed: int, finished: list[RequestRecord], rejected: int
+) -> None:
     """Every request has ended, and every token was computed once, found, or computed again.
 
     So, too, what came into the pool (computed, taken up, loaded) is what left it (with requests
@@ -102,7 +104,6 @@ def _check_conservation(log: DriveLog, finished: list[RequestRecord], rejected: 
     generated = sum(record.generated for record in finished)
     if generated != log.sampled:
         raise RuntimeError(f"tokens were lost: {log.sampled} sampled, {generated} given out")
-    computed = sum(interval.tokens for interval in log.intervals)
     # The last token of a request is sampled but never computed.
     needed = sum(record.prompt_tokens + record.generated - 1 for record in finished)
     reused = sum(record.reused for record in finished)
@@ -132,19 +133,18 @@ def _pool(memory: KVMemory) -> PoolSummary:
     )
 
 
-def _refusals(log: DriveLog) -> Refusals:
-    fragmented = (interval.seconds for interval in log.intervals if interval.ledger.external)
+def _refusals(log: DriveLog, intervals: Intervals) -> Refusals:
     counts = log.refusals
     return Refusals(
         counts["full"],
         counts["watermark"],
         counts["fragmented"],
         counts["slots"],
-        math.fsum(fragmented),
+        intervals.fragmented_seconds,
     )
 
 
-def _prefix(log: DriveLog, finished: list[RequestRecord], memory: KVMemory) -> PrefixHits:
+def _prefix(intervals: Intervals, finished: list[RequestRecord], memory: KVMemory) -> PrefixHits:
     size = memory.layout.block_size
     requests = sum(record.found > 0 for record in finished)
     tokens = sum(record.found for record in finished)
@@ -157,7 +157,7 @@ def _prefix(log: DriveLog, finished: list[RequestRecord], memory: KVMemory) -> P
         blocks=blocks,
         block_share=_share(blocks, sum(record.prompt_tokens // size for record in finished)),
         later_tokens=sum(r.reused - r.found - r.loaded_first for r in finished),
-        saved_bytes=_mean(log.intervals, [interval.ledger.saved for interval in log.intervals]),
+        saved_bytes=intervals.mean("saved"),
     )
 
 
@@ -165,24 +165,14 @@ def _share(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 
 
-def _mean(intervals: Sequence[Interval], values: Sequence[float]) -> float:
-    """Mean of one value per interval, weighted by time; 0 when no time passed."""
-    seconds = math.fsum(interval.seconds for interval in intervals)
-    pairs = zip(intervals, values, strict=True)
-    return math.fsum(i.seconds * value for i, value in pairs) / seconds if seconds else 0.0
+def _level(intervals: Intervals, name: str) -> Level:
+    return Level(intervals.peak(name), intervals.mean(name))
 
 
-def _level(intervals: Sequence[Interval], values: Sequence[int]) -> Level:
-    return Level(max(values, default=0), _mean(intervals, values))
-
-
-def _ledger(intervals: Sequence[Interval], memory: KVMemory) -> LedgerSummary:
+def _ledger(intervals: Intervals, memory: KVMemory) -> LedgerSummary:
     total = memory.total_bytes
-    by_class = {
-        name: [getattr(interval.ledger, name) for interval in intervals] for name in LEDGER_CLASSES
-    }
-    mean = {name: _mean(intervals, values) for name, values in by_class.items()}
+    mean = {name: intervals.mean(name) for name in LEDGER_CLASSES}
     if not any(mean.values()):  # no time passed: the pool is as it is between drives
         mean["free"] = float(total)
     share = {name: value / total for name, value in mean.items()}
-    return LedgerSummary(mean, share, max(by_class["used"], default=0))
+    return LedgerSummary(mean, share, intervals.peak("used"))

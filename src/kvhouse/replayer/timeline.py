@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from kvhouse.core.ledger import LEDGER_CLASSES
 from kvhouse.errors import KvhouseError
-from kvhouse.replayer.records import Interval
+from kvhouse.replayer.intervals import Interval, Intervals
 
 #: Most bins of a timeline.
 MOST_BINS = 10_000
@@ -40,23 +40,21 @@ class Timeline:
         """
         if not 1 <= bins <= MOST_BINS:
             raise KvhouseError(f"a timeline of {bins} points: give 1 to {MOST_BINS:,}")
-        seconds = np.array([interval.seconds for interval in intervals])
+        columns = Intervals.of(intervals).columns()
+        seconds = columns["seconds"]
         times = np.concatenate(([0.0], np.cumsum(seconds)))
         width = float(times[-1]) / bins
         edges = np.linspace(0.0, times[-1], bins + 1 if width else 1)
 
-        def means(values: Iterable[int]) -> list[float]:
+        def means(name: str) -> list[float]:
             # What has passed by each edge: linear within an interval, whose value is constant.
-            areas = seconds * np.fromiter(values, float, len(seconds))
+            areas = seconds * columns[name]
             passed = np.interp(edges, times, np.concatenate(([0.0], np.cumsum(areas))))
             return [float(area) / width for area in np.diff(passed)]
 
         return cls(
             bin_seconds=width,
-            running=means(interval.running for interval in intervals),
-            waiting=means(interval.waiting for interval in intervals),
-            ledger={
-                name: means(getattr(interval.ledger, name) for interval in intervals)
-                for name in LEDGER_CLASSES
-            },
+            running=means("running"),
+            waiting=means("waiting"),
+            ledger={name: means(name) for name in LEDGER_CLASSES},
         )

@@ -1,0 +1,150 @@
+"""Requests that decode, counted together: between two events each of them only counts up."""
+
+from __future__ import annotations
+
+from bisect import insort
+from heapq import heappop, heappush
+
+from kvhouse.core.queue import PLACE
+from kvhouse.core.request import Request
+
+
+class Member:
+    """A request in a cohort; what it has computed and generated is worked out when asked for.
+
+    Attributes:
+        request: The request; its counters stand still meanwhile.
+        place: Its place in the order.
+        joined: The cohort's tick when it came.
+        end: The tick in which it gets its last token.
+        phase: It begins a block at the ticks that leave this rest.
+        tables: The block ids of each group that grows.
+    """
+
+    __slots__ = ("end", "joined", "phase", "place", "request", "tables")
+
+    def __init__(self, request: Request, tick: int, tables: list[list[int]]) -> None:
+        self.request = request
+        self.place = request.place
+        self.joined = tick
+        self.end = tick + request.max_new_tokens - request.generated - 1
+        self.tables = tables
+        self.phase = 0
+
+    def sync(self, tick: int) -> None:
+        """Write down in the request what it has computed and generated before ``tick``."""
+        gone = tick - self.joined
+        self.request.computed += gone
+        self.request.generated += gone
+        self.joined = tick
+
+
+class Cohort:
+    """Requests that compute one token each in every tick.
+
+    A tick is a step in which the cohort takes part. Who begins a block in a tick and who ends
+    with it is known from the moment a request joins, so a tick costs only what happens in it.
+
+    Attributes:
+        tick: The next tick.
+        size: Members.
+        computed: Tokens that all members together have computed.
+        members: By the request's id.
+    """
+
+    def __init__(self, block_size: int) -> None:
+        self.tick = self.size = self.computed = 0
+        self.members: dict[int, Member] = {}
+        self._block_size = block_size
+        self._beginning: dict[int, list[Member]] = {}
+        self._ending: dict[int, list[Member]] = {}
+        self._ends: list[int] = []
+        #: Ticks in which members begin their last blocks, and the tokens that these have beyond
+        #: what will be filled.
+        self._excess: list[tuple[int, int]] = []
+
+    def add(self, request: Request, tables: list[list[int]]) -> None:
+        """Take in a request that decodes; the next token that it computes is in the next tick."""
+        member = Member(request, self.tick, tables)
+        self.members[request.id] = member
+        self.size += 1
+        self.computed += request.computed
+        if tables:
+            self._let_begin(member)
+        if member.end in self._ending:
+            self._ending[member.end].append(member)
+        else:
+            self._ending[member.end] = [member]
+            heappush(self._ends, member.end)
+
+    def _let_begin(self, member: Member) -> None:
+        """Note in which ticks a member begins blocks."""
+        member.phase = (self.tick - member.request.computed) % self._block_size
+        peers = self._beginning.setdefault(member.phase, [])
+        if peers and peers[-1].place > member.place:
+            insort(peers, member, key=PLACE)
+        else:
+            peers.append(member)
+        after = (member.end - member.phase) % self._block_size
+        last, excess = member.end - after, self._block_size - after - 1
+        if excess and last >= self.tick:
+            heappush(self._excess, (last, excess))
+
+    def beginning(self, tick: int) -> list[Member]:
+        """Who computes the first token of a block in a tick, in order; not to be changed."""
+        return self._beginning.get(tick % self._block_size, _NOBODY)
+
+    def beginning_in(self, ticks: range) -> list[list[Member]]:
+        """The same for each of many ticks."""
+        get, size = self._beginning.get, self._block_size
+        return [get(tick % size, _NOBODY) for tick in ticks]
+
+    def excess_in(self, ticks: range) -> list[tuple[int, int]]:
+        """Once for each tick, in their order: which of these ticks begin members' last blocks.
+
+        Returns:
+            The place of the tick among these, and the tokens of such a block that its request
+            will never fill.
+        """
+        found = []
+        while self._excess and self._excess[0][0] < ticks.stop:
+            tick, tokens = heappop(self._excess)
+            found.append((tick - ticks.start, tokens))
+        return found
+
+    @property
+    def until_end(self) -> int:
+        """Ticks up to the first that ends a member's request, that one included."""
+        return self._ends[0] - self.tick + 1
+
+    def advance(self, ticks: int) -> list[Request]:
+        """Count up, to the end of the first tick that ends a request at the furthest.
+
+        Returns:
+            The requests that ended, taken out and with their counters written down.
+        """
+        self.tick += ticks
+        self.computed += ticks * self.size
+        if not self._ends or self._ends[0] >= self.tick:
+            return []
+        ended = self._ending.pop(heappop(self._ends))
+        for member in ended:
+            member.sync(self.tick)
+            request = member.request
+            del self.members[request.id]
+            self.computed -= request.computed
+            if member.tables:
+                peers = self._beginning[member.phase]
+                peers.remove(member)
+                if not peers:
+                    del self._beginning[member.phase]
+        self.size -= len(ended)
+        return [member.request for member in ended]
+
+    def sync(self) -> None:
+        """Write down in every request what it has computed and generated."""
+        for member in self.members.values():
+            member.sync(self.tick)
+
+
+_NOBODY: list[Member] = []

@@ -1,0 +1,112 @@
+"""How the blocks of decoding requests are taken and sealed while nobody writes plans."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from kvhouse.core.cached_pool import CachedPool
+from kvhouse.core.cohort import Cohort, Member
+from kvhouse.core.memory import KVMemory
+from kvhouse.core.policy import PAGED
+from kvhouse.core.request import Request
+from kvhouse.core.stretch import Stretch
+
+
+class Growth:
+    """Takes for a cohort the blocks that stepping would take, in the same order.
+
+    Attributes:
+        cohort: Whose blocks they are.
+        room: Tokens for which running requests hold blocks, as far as they may come to fill them.
+        each: Blocks that a request takes at a time: one for each group of layers; 0 where it
+            never takes any.
+    """
+
+    def __init__(self, memory: KVMemory, cohort: Cohort) -> None:
+        self.cohort = cohort
+        self.room = 0
+        self._memory, self._pool, self._sharing = memory, memory.pool, memory.sharing
+        self._size = memory.layout.block_size
+        self.each = len(memory.layout.groups) if memory.policy == PAGED else 0
+
+    def begin(self, beginning: list[Member]) -> None:
+        """Give each of these its next blocks."""
+        blocks = self._pool.take(len(beginning) * self.each)
+        assert blocks is not None, "the pool was looked at before"
+        taken = iter(blocks)
+        for member in beginning:
+            for table in member.tables:
+                table.append(next(taken))
+        tick = self.cohort.tick
+        excess = self.cohort.excess_in(range(tick, tick + 1))
+        self.room += self._size * len(beginning) - sum(tokens for _, tokens in excess)
+
+    def take(self, ticks: range, stretch: Stretch) -> None:
+        """Give out the blocks of the steps after the planned one."""
+        if not ticks:
+            return
+        if not self.each:
+            stretch.begun = [0] * len(ticks)
+            return
+        beginning = self.cohort.beginning_in(ticks)
+        if self._sharing:
+            self._take_one_by_one(ticks, beginning, stretch, self._sharing.pool)
+        else:
+            blocks = self._pool.take(sum(map(len, beginning)) * self.each)
+            assert blocks is not None, "the pool was looked at before"
+            taken = iter(blocks)
+            for member in chain.from_iterable(beginning):
+                for table in member.tables:
+                    table.append(next(taken))
+        stretch.begun = list(map(len, beginning))
+        stretch.excess = self.cohort.excess_in(ticks)
+        self.room += self._size * sum(stretch.begun)
+        self.room -= sum(tokens for _, tokens in stretch.excess)
+
+    def _take_one_by_one(
+        self, ticks: range, beginning: list[list[Member]], stretch: Stretch, pool: CachedPool
+    ) -> None:
+        """The same where a block that is taken may hold what another is sealed with."""
+        for tick, members in zip(ticks, beginning, strict=True):
+            self.seal(tick, [], moving=True)
+            taken = iter(pool.take(len(members) * self.each) or ())
+            for member in members:
+                for table in member.tables:
+                    table.append(next(taken))
+            stretch.cached.append(pool.cached_blocks)
+
+    def seal(self, tick: int, rows: list[Request], *, moving: bool) -> None:
+        """Before ``tick``, seal what the step before it has filled, in the order of its rows."""
+        filled = [(row.place, row, row.computed, row.in_flight) for row in rows]
+        for member in self.cohort.beginning(tick) if moving else ():
+            request = member.request
+            if request.keys is not None:
+                end = request.computed + tick - member.joined
+                filled.append((member.place, request, end - 1, 1))
+        filled.sort(key=_place)
+        for _, request, first, count in filled:
+            self._memory.seal(request, first, count)
+
+    def room_of(self, request: Request) -> int:
+        """Tokens for which a request holds blocks, as far as it may come to fill them."""
+        tables = self._memory.holding(request.id).tables
+        if not tables:
+            return 0
+        return min(len(tables[0].ids) * self._size, request.most_slots)
+
+    def at_its_edge(self, request: Request, computed: int) -> bool:
+        """Whether a request holds the blocks of so many computed tokens and no further one."""
+        if not self.each:
+            return True
+        held = len(self._memory.holding(request.id).tables[0].ids)
+        return held == -(-computed // self._size)
+
+    def tables(self, request: Request) -> list[list[int]]:
+        """The block tables of a request that grow, each as the list that a holding has."""
+        if not self.each:
+            return []
+        return [table.ids for table in self._memory.holding(request.id).tables]
+
+
+def _place(entry: tuple[tuple[int, int], Request, int, int]) -> tuple[int, int]:
+    return entry[0]

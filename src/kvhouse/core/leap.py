@@ -1,0 +1,299 @@
+"""Many steps at once, with exactly the plans that stepping would have made, but none written out.
+
+Between two events (an arrival, an admission, an end, a chunk of a prompt, a dry pool) a decoding
+request only counts up and takes a block now and then. A ``Leaper`` keeps such requests in a
+``Cohort`` and touches one of them only when something happens to it. It changes the scheduler's
+own queue, tables and pool, in the order in which stepping would; what it cannot do so, it leaves
+to ``Scheduler.schedule``: preemption, steps whose budget does not reach every decoding request,
+windows and other kinds of memory that let tokens go, and tiers.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from typing import TYPE_CHECKING
+
+from kvhouse.core.cached_pool import CachedPool
+from kvhouse.core.check import check
+from kvhouse.core.cohort import Cohort
+from kvhouse.core.growth import Growth
+from kvhouse.core.memory import KVMemory
+from kvhouse.core.queue import PLACE
+from kvhouse.core.request import Request, RequestState
+from kvhouse.core.stretch import Stretch
+
+if TYPE_CHECKING:
+    from kvhouse.core.scheduler import Scheduler
+
+
+class Leaper:
+    """Leads a scheduler on by stretches; ``leave`` before the scheduler is used otherwise.
+
+    While it is in charge, the counters of decoding requests stand still; ``sync`` writes them
+    down.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.memory: KVMemory = scheduler.memory
+        self.config = scheduler.config
+        self.stretch = Stretch()
+        self._pool, self._sharing = self.memory.pool, self.memory.sharing
+        self._slots = self.memory.slots if self.memory.layout.slot_bytes else None
+        self._size = self.memory.layout.block_size
+        self._cohort = Cohort(self._size)
+        self._growth = Growth(self.memory, self._cohort)
+        #: Running requests that do not decode, in order.
+        self._prompts: list[Request] = []
+        #: Whether it is in charge.
+        self.inside = False
+
+    @staticmethod
+    def suits(memory: KVMemory) -> bool:
+        """Whether all that requests hold in ``memory`` only grows until they end."""
+        layout = memory.layout
+        return memory.tiers is None and all(
+            group.reach.kind == "all"
+            and group.stride == 1
+            and group.block_size == layout.block_size
+            for group in layout.groups
+        )
+
+    def enter(self) -> bool:
+        """Take charge; False, and nothing is changed, where a request is at an odd place.
+
+        Raises:
+            RuntimeError: A step is under way.
+        """
+        if self.scheduler.under_way:
+            raise RuntimeError("a step is under way: apply it first")
+        cohort, prompts = Cohort(self._size), []
+        growth = Growth(self.memory, cohort)
+        for request in self.scheduler.running:
+            growth.room += growth.room_of(request)
+            if request.decoding and growth.at_its_edge(request, request.computed):
+                cohort.add(request, growth.tables(request))
+            elif request.decoding and self.config.prefill_first:
+                return False
+            else:
+                prompts.append(request)
+        self._cohort, self._growth, self._prompts = cohort, growth, prompts
+        self.inside = True
+        return True
+
+    def sync(self) -> None:
+        """Write down what every request has computed and generated."""
+        self._cohort.sync()
+        for request in self._cohort.members:
+            self.memory.holding(request).renew()
+
+    def leave(self) -> None:
+        """Give the scheduler back, as stepping would have left it."""
+        if self.inside:
+            self.sync()
+            self.inside = False
+
+    def plan(self) -> Stretch | None:
+        """Begin the next step, and say how many could be taken before the next event.
+
+        Returns:
+            None where the step must be left to ``Scheduler.schedule``; nothing is changed then.
+        """
+        scheduler, cohort, stretch = self.scheduler, self._cohort, self.stretch
+        budget, size, waits = self.config.token_budget, cohort.size, self.config.prefill_first
+        beginning = cohort.beginning(cohort.tick)
+        if len(beginning) * self._growth.each > self._pool.free_blocks or (waits and size > budget):
+            return None
+        left = self._deal(budget, alone=waits) if self._prompts else budget - size * (not waits)
+        if left < 0:
+            self._undo()
+            return None
+        scheduler.refusal = None
+        if beginning and not waits:
+            self._growth.begin(beginning)
+        stretch.admitted = self._admit(left) if scheduler.waiting else _NOBODY
+        moving = not (waits and any(request.in_flight for request in self._prompts))
+        if beginning and waits and moving:
+            self._growth.begin(beginning)
+        self._describe(size if moving else 0)
+        stretch.later, stretch.most = cohort.size, 1
+        if stretch.rows:
+            self._look_beyond()
+        elif stretch.decoding:
+            stretch.most = self._quiet()
+        return stretch
+
+    def advance(self, steps: int) -> list[Request]:
+        """Take the planned step and ``steps - 1`` more, and return the requests that finished."""
+        cohort, rows = self._cohort, self.stretch.prompts
+        self.scheduler.steps += steps
+        if rows and steps > 1:
+            self._go_on(1, rows)
+            self._growth.take(range(cohort.tick, cohort.tick + steps - 1), self.stretch)
+            finished = self._go_on(steps - 1, [])
+        else:
+            self._growth.take(range(cohort.tick + 1, cohort.tick + steps), self.stretch)
+            finished = self._go_on(steps, rows)
+        return finished
+
+    def _go_on(self, steps: int, rows: list[Request]) -> list[Request]:
+        """Take in what steps gave whose blocks were taken."""
+        cohort, moving = self._cohort, self.stretch.decoding > 0 or not rows
+        if self._sharing:
+            self._growth.seal(cohort.tick + steps, rows, moving=moving)
+        finished = cohort.advance(steps) if moving else []
+        for request in rows:
+            request.computed += request.in_flight
+            request.in_flight = 0
+            if request.computed == request.known:
+                request.generated += 1
+            if request.generated == request.max_new_tokens:
+                finished.append(request)
+                self._prompts.remove(request)
+            elif request.decoding:
+                self._join(request)
+        if finished:
+            self._retire(finished)
+        if self.config.checked and self.inside:
+            self.sync()
+            check(self.scheduler)
+        return finished
+
+    def _deal(self, budget: int, *, alone: bool) -> int:
+        """Give prompts their tokens among the decoding requests, and return the budget left.
+
+        Args:
+            budget: Tokens of the step.
+            alone: Whether the decoding requests take no part.
+
+        Returns:
+            A negative number where a decoding request would get nothing.
+        """
+        running, others = self.scheduler.running, 0 if alone else self._cohort.size
+        for place, request in enumerate(self._prompts):
+            if others:
+                passed = bisect_left(running, request.place, key=PLACE) - place
+                between = passed - (self._cohort.size - others)
+                budget -= between
+                others -= between
+            if budget <= 0:
+                break
+            request.in_flight = min(request.remaining, budget)
+            budget -= request.in_flight
+        return budget - others
+
+    def _undo(self) -> None:
+        for request in self._prompts:
+            request.in_flight = 0
+
+    def _admit(self, budget: int) -> list[Request]:
+        admitted = self.scheduler.admit_waiting(budget)
+        for request in admitted:
+            self._growth.room += self._growth.room_of(request)
+            insort(self._prompts, request, key=PLACE)
+        return admitted
+
+    def _describe(self, decoding: int) -> None:
+        stretch, cohort, scheduler = self.stretch, self._cohort, self.scheduler
+        stretch.index = scheduler.steps
+        stretch.running, stretch.waiting = len(scheduler.running), len(scheduler.waiting)
+        stretch.decoding = stretch.tokens = decoding
+        stretch.before = cohort.computed if decoding else 0
+        stretch.written = cohort.computed + decoding
+        stretch.rows, stretch.prompts = [], []
+        for request in self._prompts:
+            first, count = request.computed, request.in_flight
+            stretch.written += first + count
+            if count:
+                stretch.rows.append((first, count, first + count == request.known))
+                stretch.prompts.append(request)
+                stretch.tokens += count
+        stretch.free, stretch.room = self._pool.free_blocks, self._growth.room
+        stretch.begun, stretch.excess = [], []
+        if self._sharing:
+            self._describe_shared(self._sharing.pool)
+        elif not self._growth.each and scheduler.waiting.head:
+            needed = self.memory.blocks_to_admit(scheduler.waiting.head)
+            stretch.external = self._pool.unusable(needed)
+        else:
+            stretch.external = 0
+        if self._slots:
+            stretch.free_slots = self._slots.free_blocks
+
+    def _describe_shared(self, pool: CachedPool) -> None:
+        stretch = self.stretch
+        stretch.cached = [pool.cached_blocks]
+        stretch.shared, stretch.saved = sum(pool.shared_blocks), sum(pool.saved_blocks)
+        if stretch.shared:
+            groups = zip(
+                pool.shared_blocks, pool.saved_blocks, self.memory.layout.groups, strict=True
+            )
+            stretch.in_shared = sum(
+                (several + further) * group.layer_bytes for several, further, group in groups
+            )
+        else:
+            stretch.in_shared = 0
+
+    def _look_beyond(self) -> None:
+        """Let quiet steps follow where all of the first step's other rows decode from then on."""
+        stretch, scheduler = self.stretch, self.scheduler
+        if self.config.prefill_first or len(stretch.rows) != len(self._prompts):
+            return
+        refusal, full = scheduler.refusal, len(scheduler.running) == self.config.max_running
+        if scheduler.waiting and refusal is None and not full:
+            return
+        if refusal is not None and (self._sharing or refusal.reason_may_change):
+            return
+        steps = self._cohort.until_end if stretch.decoding else 2**62
+        for request in stretch.prompts:
+            end = request.computed + request.in_flight
+            if end < request.known or not self._growth.at_its_edge(request, end):
+                return
+            steps = min(steps, request.max_new_tokens - request.generated)
+        later = self._cohort.size + len(stretch.prompts)
+        if later > self.config.token_budget:
+            return
+        if later * self._growth.each * -(-steps // self._size) <= self._pool.free_blocks:
+            stretch.later, stretch.most = later, steps
+
+    def _quiet(self) -> int:
+        """Steps up to the next event, the planned one included."""
+        cohort, refusal = self._cohort, self.scheduler.refusal
+        steps = cohort.until_end
+        if not self._growth.each or steps == 1:
+            return steps
+        floor = 0
+        if refusal is not None:
+            if self._sharing:  # what the head needs may change with every block taken
+                return 1
+            if refusal.reason_may_change:
+                floor = refusal.needed  # from there on it is refused for another reason
+        spare = self._pool.free_blocks - floor
+        most = cohort.size * self._growth.each * -(-steps // self._size)
+        if most <= spare:
+            return steps
+        for step in range(1, steps):
+            spare -= len(cohort.beginning(cohort.tick + step)) * self._growth.each
+            if spare < 0:
+                return step
+        return steps
+
+    def _join(self, request: Request) -> None:
+        """Let a request that decodes from now on into the cohort, if it stands where it should."""
+        if self._growth.at_its_edge(request, request.computed):
+            self._prompts.remove(request)
+            self._cohort.add(request, self._growth.tables(request))
+        elif self.config.prefill_first:
+            self.leave()
+
+    def _retire(self, finished: list[Request]) -> None:
+        running = self.scheduler.running
+        finished.sort(key=PLACE)
+        for request in finished:
+            self._growth.room -= self._growth.room_of(request)
+            del running[bisect_left(running, request.place, key=PLACE)]
+            request.state = RequestState.FINISHED
+            self.memory.end(request)
+
+
+_NOBODY: list[Request] = []

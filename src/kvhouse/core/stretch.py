@@ -1,0 +1,67 @@
+"""Steps in a row as numbers: what a leap took, without its plans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kvhouse.core.request import Request
+
+#: A row without its tables: first position, tokens, and whether it samples.
+PlainRow = tuple[int, int, bool]
+
+
+@dataclass(slots=True)
+class Stretch:
+    """Steps in a row of which only the first is more than its decoding rows counting up.
+
+    One object serves for all stretches of a leaper: what is to be kept must be copied.
+
+    Attributes:
+        index: Number of the first step.
+        most: Steps that may be taken before the next event, at least 1.
+        decoding: Rows of one token in the first step; all of them sample.
+        later: Rows of one token in every later step, all that run; they sample too.
+        before: Tokens in the pool that these have together before the first step.
+        rows: The first step's other rows.
+        prompts: The requests of these rows.
+        tokens: Tokens of the first step.
+        written: Tokens in the pool after the first step; each later one adds ``later``.
+        admitted: Who got memory in the first step.
+        running: Requests that hold memory.
+        waiting: Requests in the queue.
+        free: Blocks that nobody holds in the first step.
+        room: Tokens that running requests hold blocks for in the first step, as far as they may
+            come to fill them.
+        begun: For each later step that was taken, the requests that take a block in each group.
+        excess: Later steps in which requests take their last blocks, and the tokens of these that
+            will never be filled.
+        cached: For each step, free blocks with content; empty where nothing is shared.
+        free_slots: Slots that nobody holds.
+        external: Free blocks that are of no use to the head of the queue.
+        shared: Blocks that several requests hold.
+        saved: The further holders of these.
+        in_shared: Bytes that requests need in shared blocks, counted once for each holder.
+    """
+
+    index: int = 0
+    most: int = 1
+    decoding: int = 0
+    later: int = 0
+    before: int = 0
+    rows: list[PlainRow] = field(default_factory=list)
+    prompts: list[Request] = field(default_factory=list)
+    tokens: int = 0
+    written: int = 0
+    admitted: list[Request] = field(default_factory=list)
+    running: int = 0
+    waiting: int = 0
+    free: int = 0
+    room: int = 0
+    begun: list[int] = field(default_factory=list)
+    excess: list[tuple[int, int]] = field(default_factory=list)
+    cached: list[int] = field(default_factory=list)
+    free_slots: int = 0
+    external: int = 0
+    shared: int = 0
+    saved: int = 0
+    in_shared: int = 0

@@ -1,0 +1,43 @@
+"""A request under way: what it found, computed and lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvhouse.core.request import Request
+from kvhouse.replayer.records import RequestRecord
+
+
+@dataclass(slots=True)
+class Live:
+    """A request under way.
+
+    Attributes:
+        record: What will be known of it.
+        request: The scheduler's.
+        begun: Tokens that it had in the pool when it was last admitted, those to load included.
+        reached: The most tokens that it ever had there before that.
+        loaded: Tokens that it loaded by its last admission but one.
+    """
+
+    record: RequestRecord
+    request: Request
+    begun: int = 0
+    reached: int = 0
+    loaded: int = 0
+
+    def admit(self) -> tuple[int, int]:
+        """Take in that it got memory; returns the tokens found there, and those to load."""
+        self.begun = self.request.computed
+        loading = self.request.loaded - self.loaded
+        found = self.begun - loading
+        if not self.request.preemptions:  # for the first time, but for loads that failed
+            self.record.found, self.record.loaded_first = found, loading
+        return found, loading
+
+    def leave(self, computed: int) -> None:
+        """Take in that it gives its memory back, with so many tokens computed."""
+        self.record.reused += max(0, self.begun - self.reached)
+        self.record.recomputed += max(0, min(computed, self.reached) - self.begun)
+        self.reached = max(self.reached, computed)
+        self.loaded = self.request.loaded

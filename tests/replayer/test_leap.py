@@ -1,0 +1,242 @@
+"""Leaping is stepping: the same records, intervals, events, pool and results, to the last bit.
+
+And the same plans: a leaping drive that is made to step now and then, at whatever moment, plans
+byte for byte what a drive plans that steps throughout.
+"""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvhouse.core.leap import Leaper
+from kvhouse.core.memory import make_memory
+from kvhouse.core.scheduler import Scheduler, SchedulerConfig
+from kvhouse.core.tier import TierConfig
+from kvhouse.costs import Roofline
+from kvhouse.devices import Device
+from kvhouse.layout import KVLayout, PoolSize
+from kvhouse.links import Link
+from kvhouse.replayer import leaping
+from kvhouse.replayer.arrivals import SteppedArrivals, TimedArrivals
+from kvhouse.replayer.drive import drive
+from kvhouse.replayer.executor import ModelledExecutor
+from kvhouse.replayer.guard import PhysicsError, ResidencyGuard, StepGuard
+from kvhouse.replayer.prefixes import keys_of
+from kvhouse.replayer.summary import summarise
+from kvhouse.replayer.traces import TraceRequest
+from kvhouse.spec.layers import ChunkedAttention, FullAttention, SlidingAttention, State
+from kvhouse.spec.model import ModelSpec
+from kvhouse.spec.tensors import Tensor
+
+FULL = FullAttention(2, 1, 4, 4)
+WIDE = FullAttention(4, 2, 8, 8)
+LAYERS = {
+    "full": (FULL, FULL),
+    "two groups": (FULL, WIDE, WIDE),
+    "state": (FULL, State((Tensor(8),))),
+    "states only": (State((Tensor(8),)),),
+    "window": (FULL, SlidingAttention(2, 1, 4, 4, window=5)),
+    "chunk": (FULL, ChunkedAttention(2, 1, 4, 4, chunk=6)),
+}
+SLOW, FAST = 2.0**20, 2.0**22
+
+
+class Capturing(ModelledExecutor):
+    """Keeps every plan that it was given, by its number."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.plans = {}
+
+    def execute(self, plan):
+        self.plans[plan.index] = plan.encode()
+        return super().execute(plan)
+
+
+def spec_of(kind):
+    return ModelSpec("toy", "Toy", LAYERS[kind], 8, 30, 100, 1240, 1240, "float32")
+
+
+def play(setup, requests, *, step, coins=()):
+    """Drive once; ``coins`` says which of the plans are stepped all the same."""
+    spec = spec_of(setup["kind"])
+    layout = KVLayout.of(spec, "fp32", setup["block_size"])
+    names = ("max_length", "token_budget", "max_running", "order", "prefill_first")
+    config = SchedulerConfig(checked=True, **{name: setup[name] for name in names})
+    paged = setup["policy"] == "paged"
+    shareable = paged and setup["kind"] not in ("state", "states only")
+    tiers = []
+    if shareable and setup["tier"]:
+        tiers = [TierConfig("host", 6 * layout.block_bytes, write=setup["tier"])]
+    blocks = setup["blocks"] * len(layout.groups)
+    memory = make_memory(
+        setup["policy"],
+        layout,
+        PoolSize(blocks, config.max_running * bool(layout.slot_bytes)),
+        config.max_length,
+        setup["watermark"],
+        in_flight=config.token_budget,
+        share=shareable and setup["share"],
+        tiers=tiers,
+        # The buddy system does not know beforehand which odd numbers of blocks can never fit.
+        fit="first" if setup["kind"] in ("window", "chunk") else setup["fit"],
+    )
+    device = Device("toy", "toy", 2**20, SLOW, {"float32": setup["flops"]}, "datasheet", "test")
+    roofline = Roofline(spec, layout, device)
+    links = [Link(1e6)] * len(tiers)
+    executor = Capturing(roofline, links)
+    events, flips = [], iter(coins)
+
+    class Erratic(Leaper):
+        def plan(self):
+            return None if next(flips, False) else super().plan()
+
+    timed = TimedArrivals(request for _, request in requests)
+    arrivals = SteppedArrivals(requests) if setup["stepped"] else timed
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(leaping, "Leaper", Erratic)
+        log = drive(
+            Scheduler(memory, config),
+            StepGuard(executor, roofline, links=links),
+            arrivals,
+            keys=(lambda r: keys_of(r, layout.block_size)) if memory.sharing else None,
+            on_plan=(lambda _: None) if step else None,
+            on_event=lambda event: events.append(event.encode()),
+            guard=ResidencyGuard(memory),
+        )
+    result = summarise(log, memory, timeline=3).to_dict()
+    facts = (
+        log.requests,
+        list(log.intervals),
+        log.sampled,
+        log.refusals,
+        events,
+        json.dumps(result),
+        memory.pool.free_ids(),
+        memory.slots.free_ids(),
+        [(tier.ranked, tier.counters) for tier in memory.tiers or ()],
+    )
+    return facts, executor.plans
+
+
+setups = st.fixed_dictionaries(
+    {
+        "kind": st.sampled_from(["full", "full", "full", *LAYERS]),
+        "policy": st.sampled_from(
+            ["paged", "paged", "paged", "contiguous-max", "contiguous-pow2", "contiguous-oracle"]
+        ),
+        "fit": st.sampled_from(["first", "best", "buddy"]),
+        "share": st.booleans(),
+        "tier": st.sampled_from([None, None, None, "back", "through"]),
+        "blocks": st.integers(1, 40),
+        "block_size": st.integers(1, 5),
+        "max_length": st.integers(2, 40),
+        "watermark": st.sampled_from([0.0, 0.05, 0.25]),
+        "token_budget": st.sampled_from([1, 2, 3, 5, 8, 24, 100]),
+        "max_running": st.integers(1, 7),
+        "order": st.sampled_from(["fcfs", "fcfs", "priority", "shortest"]),
+        "prefill_first": st.booleans(),
+        "stepped": st.booleans(),
+        "flops": st.sampled_from([SLOW, FAST]),
+    }
+)
+gaps = st.sampled_from([0, 0, 1, 3, 7, 40])
+asked = st.tuples(
+    gaps, st.integers(1, 20), st.integers(1, 26), st.lists(st.integers(0, 2)), st.integers(0, 2)
+)
+traffic = st.lists(asked, min_size=1, max_size=9)
+coins = st.lists(st.booleans(), max_size=60)
+
+
+def requests_of(rows):
+    """Each with its step; ids name blocks of 4 tokens, at times the output's as well."""
+    moment, made = 0, []
+    for gap, prompt, output, ids, priority in rows:
+        moment += gap
+        # An id stands for all tokens before it too, so it is made from the ids before it.
+        chain = tuple(hash(tuple(ids[: end + 1])) % 2**40 for end in range(len(ids)))
+        request = TraceRequest(moment * 0.002, prompt, output, chain, 4, priority=priority)
+        made.append((moment, request))
+    return made
+
+
+@settings(max_examples=400, deadline=None)
+@given(setups, traffic, coins)
+def test_leaping_is_stepping(setup, rows, flips):
+    requests = requests_of(rows)
+    stepped, plans = play(setup, requests, step=True)
+    leapt, _ = play(setup, requests, step=False)
+    assert leapt == stepped
+    mixed, some = play(setup, requests, step=False, coins=flips)
+    assert mixed == stepped
+    assert some.items() <= plans.items()
+
+
+BUSY = {
+    "kind": "full",
+    "policy": "paged",
+    "fit": "first",
+    "share": False,
+    "tier": None,
+    "blocks": 70,
+    "block_size": 4,
+    "max_length": 40,
+    "watermark": 0.05,
+    "token_budget": 24,
+    "max_running": 7,
+    "order": "fcfs",
+    "prefill_first": False,
+    "stepped": False,
+    "flops": FAST,
+}
+ROWS = [(3, 5, 26, [0, 1], 0), (1, 9, 20, [0, 1, 2, 2, 2], 1), (40, 20, 20, [0, 1], 0)] * 3
+
+
+@pytest.mark.parametrize("changes", [{}, {"share": True}, {"policy": "contiguous-max"}])
+def test_the_property_meets_leaps(changes):
+    """Hardly any step is planned alone here, though prompts come while others decode."""
+    setup = BUSY | changes
+    _, plans = play(setup, requests_of(ROWS), step=True)
+    _, alone = play(setup, requests_of(ROWS), step=False)
+    assert len(plans) >= 50
+    assert not alone
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"kind": "window"}, {"share": True, "tier": "back"}, {"blocks": 11, "watermark": 0.0}],
+)
+def test_what_cannot_leap_steps(changes):
+    _, plans = play(BUSY | changes, requests_of(ROWS), step=True)
+    _, alone = play(BUSY | changes, requests_of(ROWS), step=False)
+    assert alone
+    assert len(alone) == len(plans) or "blocks" in changes
+
+
+class Hasty(ModelledExecutor):
+    """Says that its later steps take a little less than they can."""
+
+    def __init__(self, roofline):
+        super().__init__(roofline)
+        self.line = self._hasty
+
+    def _hasty(self, *asked):
+        line = self.roofline.line(*asked)
+        return replace(line, more_bytes=line.more_bytes // 2)
+
+
+def test_a_leap_that_is_too_fast_is_an_error():
+    spec = spec_of("full")
+    layout = KVLayout.of(spec, "fp32", 4)
+    device = Device("toy", "toy", 2**20, SLOW, {"float32": 1e12}, "datasheet", "test")
+    roofline = Roofline(spec, layout, device)
+    memory = make_memory("paged", layout, 400, 2000)
+    # The weights of the output projection are not asked for, so only long requests tell.
+    arrivals = TimedArrivals([TraceRequest(0.0, 4, 900)])
+    with pytest.raises(PhysicsError, match=r"took .* s, but moves"):
+        drive(
+            Scheduler(memory, SchedulerConfig(2000)), StepGuard(Hasty(roofline), roofline), arrivals
+        )
