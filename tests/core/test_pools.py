@@ -10,6 +10,12 @@ from hypothesis import strategies as st
 from kvhouse.core.blocks import BlockPool
 from kvhouse.core.cached_pool import CachedPool, Content
 from kvhouse.core.extents import ExtentPool
+from kvhouse.core.memory import make_memory
+from kvhouse.core.scheduler import Scheduler, SchedulerConfig
+from kvhouse.errors import RequestRejected
+from kvhouse.layout import KVLayout
+from kvhouse.spec.layers import FullAttention, SlidingAttention
+from kvhouse.spec.model import ModelSpec
 
 # Each action takes a number of blocks (positive) or gives back the k-th oldest holding (else).
 histories = st.lists(st.integers(-8, 9).filter(bool), max_size=60)
@@ -112,3 +118,18 @@ def test_a_million_operations_lose_nothing(pool):
         pool.give_back(ids)
     assert sorted(pool.free_ids()) == list(range(997))
     assert pool.free_blocks == 997
+
+
+def test_buddies_refuse_at_submission_what_no_run_can_hold():
+    """A window takes a block more than its tokens: 9 in all, and 10 blocks are runs of 8 and 2."""
+    layers = (FullAttention(1, 1, 8, 8), SlidingAttention(1, 1, 8, 8, window=2))
+    spec = ModelSpec("m", "M", layers, 8, 8, 64, 1, 1, "float16")
+    memory = make_memory(
+        "contiguous-max", KVLayout.of(spec, block_size=1), 10, 6, in_flight=1, fit="buddy"
+    )
+    assert (memory.layout.blocks_for(6, 1), memory.pool.largest) == (8, 8)
+    memory = make_memory(
+        "contiguous-max", KVLayout.of(spec, block_size=1), 10, 7, in_flight=1, fit="buddy"
+    )
+    with pytest.raises(RequestRejected, match="at most 8 of them in one run"):
+        Scheduler(memory, SchedulerConfig(7, 1)).submit(3, 4)

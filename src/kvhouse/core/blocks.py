@@ -17,6 +17,11 @@ class BlockPool:
         """Number of blocks that nobody holds."""
         return len(self._free)
 
+    @property
+    def largest(self) -> int:
+        """The most blocks that one ``take`` could give if nobody held any."""
+        return self.blocks
+
     def free_ids(self) -> list[int]:
         """Every free block's id."""
         return list(self._free)

@@ -20,6 +20,11 @@ class BuddyPool:
         self._runs: list[set[int]] = [set() for _ in range(blocks.bit_length())]
         self._free(0, blocks)
 
+    @property
+    def largest(self) -> int:
+        """The largest power of two in the pool, since runs have no other lengths."""
+        return 1 << self.blocks.bit_length() - 1 if self.blocks else 0
+
     def free_ids(self) -> list[int]:
         """Every free block's id."""
         return [

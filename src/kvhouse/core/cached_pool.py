@@ -51,6 +51,11 @@ class CachedPool:
         """Blocks that nobody holds and whose content can still be found."""
         return self._cached
 
+    @property
+    def largest(self) -> int:
+        """The most blocks that one ``take`` could give if nobody held any."""
+        return self.blocks
+
     def free_ids(self) -> list[int]:
         """Every free block's id, the next to be taken first."""
         return list(self._free)

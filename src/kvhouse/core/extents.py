@@ -26,6 +26,11 @@ class ExtentPool:
         """The free runs as ``(first block, number of blocks)``, in ascending order."""
         return list(zip(self._starts, self._lengths, strict=True))
 
+    @property
+    def largest(self) -> int:
+        """The most blocks that one ``take`` could give if nobody held any."""
+        return self.blocks
+
     def free_ids(self) -> list[int]:
         """Every free block's id."""
         return [

@@ -19,6 +19,11 @@ class Pool(Protocol):
         """Number of ids that nobody holds."""
         ...
 
+    @property
+    def largest(self) -> int:
+        """The most ids that one ``take`` could give if nobody held any."""
+        ...
+
     def free_ids(self) -> list[int]:
         """Every free id."""
         ...

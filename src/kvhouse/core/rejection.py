@@ -26,11 +26,13 @@ def refuse_the_impossible(request: Request, memory: KVMemory, max_length: int) -
     if memory.fits_all:
         return
     needed = memory.most_blocks(request)
-    if needed > memory.total_blocks:
+    room = memory.pool.largest
+    if needed > room:
         block_bytes = memory.layout.block_bytes
+        runs = f", at most {room:,} of them in one run" if room < memory.total_blocks else ""
         raise RequestRejected(
             f"{prompt:,} prompt + {new:,} new tokens need {needed * block_bytes:,} bytes of KV "
             f"({needed:,} blocks, {memory.policy}), the pool has "
             f"{memory.total_blocks * block_bytes:,} bytes "
-            f"({memory.total_blocks:,} blocks)"
+            f"({memory.total_blocks:,} blocks){runs}"
         )
