@@ -120,6 +120,32 @@ def test_prefill_first_never_decodes_beside_a_prompt(trace):
     assert mixing_steps(True) == 0
 
 
+@pytest.mark.parametrize("order", ["fcfs", "shortest", "priority"])
+@pytest.mark.parametrize(
+    ("policy", "options"),
+    [
+        ("paged", {}),
+        ("paged", {"prefix_cache": True}),
+        ("paged", {"prefill_first": True}),
+        ("contiguous-pow2", {}),
+        ("contiguous-oracle", {"fit": "best"}),
+        ("contiguous-oracle", {"fit": "buddy"}),
+    ],
+)
+def test_in_the_smallest_pool_for_the_largest_request_all_finish(policy, options, order):
+    """Conversations of up to 2,048 tokens: 128 blocks, which are a power of two as well."""
+    talk = "conversations:rate=2,turns=4,pause=1,prompt=uniform(20,300),output=uniform(5,200)"
+    traffic = read_trace(talk + ",system=64,context=2048,requests=40,seed=3")
+    result = replay(
+        traffic, "llama-2-7b", "a100-80g", kv_blocks=128, max_length=2048, policy=policy,
+        order=order, **options,
+    )  # fmt: skip
+    assert (result.submitted, result.finished) == (40, 40)
+    assert result.prompt_tokens == sum(one.prompt_tokens for one in traffic.requests)
+    assert result.output_tokens == sum(one.output_tokens for one in traffic.requests)
+    assert (result.prefix is not None and result.prefix.tokens > 0) == ("prefix_cache" in options)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
