@@ -18,6 +18,7 @@ from kvhouse.planner import Plan, plan
 from kvhouse.replayer import Scenario, Trace, read_trace
 from kvhouse.replayer.arrivals import backlog
 from kvhouse.replayer.executor import ModelledExecutor
+from kvhouse.replayer.guard import StepGuard
 from kvhouse.replayer.logged import LoggedDrive, PlanFingerprint
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ class PagingDemo:
 
     def replay(self, policy: str, device: Device) -> LoggedDrive:
         """Drive the backlog with modelled steps."""
-        executor = ModelledExecutor(Roofline(self.spec, self.layout, device, self.setting.dtype))
+        roofline = Roofline(self.spec, self.layout, device, self.setting.dtype)
+        executor = StepGuard(ModelledExecutor(roofline), roofline, self.setting.dtype)
         log = PlanFingerprint()
         with self._bar(f"replay {policy}") as advance:
             result = self._scenario(policy).drive(executor, on_ended=advance, on_plan=log.add)
