@@ -99,7 +99,7 @@ def test_no_model_raises_a_false_alarm(name):
     model = spec.load(name)
     try:
         layout = KVLayout.of(model, "bf16")
-        for weight_dtype in (None, "float32"):
+        for weight_dtype in (None, "float32", "int8", "int4", "nf4"):
             roofline = Roofline(model, layout, A100, weight_dtype)
             guard = StepGuard(ModelledExecutor(roofline), roofline, weight_dtype)
             for plan in PLANS.values():
