@@ -3,7 +3,6 @@
 import pytest
 
 from kvhouse.core.check import check
-from kvhouse.core.keys import PrefixIdKeys
 from kvhouse.core.memory import make_memory
 from kvhouse.core.step import Move, Row, Sampled, StepPlan, StepResult, Transfer
 from kvhouse.core.tier import TierConfig
@@ -11,6 +10,16 @@ from kvhouse.errors import KvhouseError, UnsupportedModel
 from kvhouse.spec.layers import State, Tensor
 
 OLD, YOUNG = list(range(100, 124)), list(range(200, 224))
+
+
+class NamedByTrace:
+    """Keys of the prompt's four full blocks; a trace says nothing of what is generated."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def key(self, index):
+        return (self.number * 10 + index, 3) if index < 4 else None
 
 
 @pytest.mark.parametrize("write", ["back", "through"])
@@ -149,8 +158,7 @@ def test_generated_blocks_that_a_trace_does_not_name_are_swapped_too(tiered):
     house = tiered.house_of(12, (32, "lru", "back"))
     for number in range(2):
         text = [number] * 17
-        keys = PrefixIdKeys([number * 10 + part for part in range(4)], 4, 4, 17)
-        request = house.scheduler.submit(17, 20, keys)
+        request = house.scheduler.submit(17, 20, NamedByTrace(number))
         house.texts[request.id], house.requests[request.id] = text, request
         house.salts[request.id] = ""
     house.run()

@@ -8,8 +8,6 @@ from typing import Protocol
 
 import numpy as np
 
-from kvhouse.errors import KvhouseError
-
 
 class BlockKeys(Protocol):
     """The keys of one request's blocks."""
@@ -77,41 +75,3 @@ class OwnKeys:
     def own(self, index: int) -> Hashable:
         """The key that no other request has."""
         return "own", self._request, index
-
-
-class PrefixIdKeys:
-    """Keys from a trace that names the content of its prompts' blocks.
-
-    An id stands for a block of ``id_tokens`` tokens and everything before it, as in the Mooncake
-    traces. A block of the pool that is smaller is a numbered part of it.
-
-    Args:
-        ids: The trace's ids, in order.
-        id_tokens: Tokens that one id stands for.
-        block_size: Tokens to a block of the pool.
-        prompt_tokens: Tokens of the prompt; beyond it nothing is known.
-
-    Raises:
-        KvhouseError: Neither size is a multiple of the other.
-    """
-
-    def __init__(
-        self, ids: Sequence[int], id_tokens: int, block_size: int, prompt_tokens: int
-    ) -> None:
-        if id_tokens % block_size and block_size % id_tokens:
-            raise KvhouseError(
-                f"block size {block_size}: the trace names content in blocks of {id_tokens} "
-                "tokens; take a divisor or a multiple of that"
-            )
-        self._ids = ids
-        self._id_tokens = id_tokens
-        self._block_size = block_size
-        self._known = min(prompt_tokens, len(ids) * id_tokens)
-
-    def key(self, index: int) -> Hashable | None:
-        """The id of the block's last token, and which part of that id's tokens the block ends."""
-        end = (index + 1) * self._block_size
-        if end > self._known:
-            return None
-        named, part = divmod(end - 1, self._id_tokens)
-        return self._ids[named], part
