@@ -133,8 +133,10 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
             compare(["llama-2-7b", "gemma-3-27b"], ["a10-24g", "a100-80g"]).to_dict(),
             too_long.to_dict(),
         ],
-        "kvhouse-replay": [{**named, **figures.to_dict()}],
-        "kvhouse-replay-with-several-policies": [{**named, "results": [figures.to_dict()]}],
+        "kvhouse-replay": [{**named, "partial": figures.partial, **figures.to_dict()}],
+        "kvhouse-replay-with-several-policies": [
+            {**named, "partial": False, "results": [figures.to_dict()]}
+        ],
         "kvhouse-replay-with-a-search": [{**named, **found.to_dict()}],
         "events": [_events(sharing)],
         "kvhouse-trace": [describe(TraceStream("mooncake-conv")).to_dict()],

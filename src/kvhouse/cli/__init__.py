@@ -15,12 +15,11 @@ import typer
 from kvhouse.cli.demo import demo_app
 from kvhouse.cli.devices import devices_command
 from kvhouse.cli.plan import plan_command
+from kvhouse.cli.progress import INTERRUPTED
 from kvhouse.cli.replay import replay_command
 from kvhouse.cli.run import run_command
 from kvhouse.cli.trace import trace_command
 from kvhouse.errors import KvhouseError
-
-INTERRUPTED = 130
 
 #: Columns that tables take even where the environment says that there are fewer.
 LEAST_WIDTH = 40

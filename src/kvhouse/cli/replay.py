@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kvhouse.cli import options
-from kvhouse.cli.output import line_log, plan_log, print_json, progress, warn
+from kvhouse.cli.output import line_log, plan_log, print_json, warn
+from kvhouse.cli.progress import INTERRUPTED, interruptible, progress
 from kvhouse.errors import KvhouseError
-from kvhouse.units import parse_seconds
+from kvhouse.units import parse_seconds, seconds_text
 
 if TYPE_CHECKING:
-    from kvhouse.replayer import SLO, Setup
+    from kvhouse.replayer import SLO, ReplayResult, Setup
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,10 @@ class _Asked:
     def title(self) -> str:
         """The traffic and the device in words."""
         return f"{self.requests:,} requests of {self.setup.trace.name} on {self.device}"
+
+    def print_json(self, partial: bool, figures: dict[str, Any]) -> None:
+        """Print figures with what they are for, and whether Ctrl-C cut them short."""
+        print_json({"model": self.model, "device": self.device, "partial": partial, **figures})
 
 
 def replay_command(
@@ -111,17 +116,19 @@ def replay_command(
 
     limits = [options.seconds(text) for text in (slo_ttft, slo_tpot, slo_latency)]
     slo = SLO(*limits) if any(limits) else None
-    traffic = read_trace(
-        trace,
-        limit=limit,
-        scale_lengths=scale_lengths,
-        max_length=cut,
-        scale_rate=scale_rate,
-        start=start,
-        duration=duration,
-        sample=sample,
-        seed=sample_seed,
-    )
+    with progress("reading the trace", limit, as_json=as_json) as on_read:
+        traffic = read_trace(
+            trace,
+            limit=limit,
+            scale_lengths=scale_lengths,
+            max_length=cut,
+            scale_rate=scale_rate,
+            start=start,
+            duration=duration,
+            sample=sample,
+            seed=sample_seed,
+            on_read=on_read,
+        )
     setup = Setup(
         traffic,
         spec.load(model),
@@ -171,9 +178,10 @@ def replay_command(
 def _replay(asked: _Asked, events_file: str | None, plan_log_file: str | None) -> None:
     """One drive."""
     with (
-        plan_log(plan_log_file) as on_plan,
-        line_log(events_file, "event log") as on_event,
-        progress("replay", asked.requests) as on_ended,
+        interruptible() as stop,
+        plan_log(plan_log_file, stop) as on_plan,
+        line_log(events_file, "event log", stop) as on_event,
+        progress("replay", asked.requests, as_json=asked.as_json) as on_ended,
     ):
         result = asked.setup.drive(
             slo=asked.slo,
@@ -181,15 +189,17 @@ def _replay(asked: _Asked, events_file: str | None, plan_log_file: str | None) -
             on_ended=on_ended,
             on_plan=on_plan,
             on_event=on_event,
+            stop=stop,
         )
     if asked.as_json:
-        print_json({"model": asked.model, "device": asked.device, **result.to_dict()})
-        return
-    from rich.console import Console
+        asked.print_json(result.partial, result.to_dict())
+    else:
+        from rich.console import Console
 
-    from kvhouse.views.replay import show_results
+        from kvhouse.views.replay import show_results
 
-    show_results(Console(), asked.title, [result])
+        show_results(Console(), asked.title, [result])
+    _tell_whether_partial(asked, [result], 1)
 
 
 def _compare(asked: _Asked, policies: list[str] | None) -> None:
@@ -198,31 +208,56 @@ def _compare(asked: _Asked, policies: list[str] | None) -> None:
     from kvhouse.replayer.compare import compare, variants
 
     setups = variants(asked.setup, policies or POLICIES)
-    with progress("replays", asked.requests * len(setups)) as on_ended:
-        results = compare(setups, slo=asked.slo, timeline=asked.timeline, on_ended=on_ended)
+    total = asked.requests * len(setups)
+    with interruptible() as stop, progress("replays", total, as_json=asked.as_json) as on_ended:
+        results = compare(
+            setups, slo=asked.slo, timeline=asked.timeline, on_ended=on_ended, stop=stop
+        )
     if asked.as_json:
         figures = [result.to_dict() for result in results]
-        print_json({"model": asked.model, "device": asked.device, "results": figures})
-        return
-    from rich.console import Console
+        asked.print_json(stop.cut_short, {"results": figures})
+    else:
+        from rich.console import Console
 
-    from kvhouse.views.replay import show_results
+        from kvhouse.views.replay import show_results
 
-    show_results(Console(), asked.title, results)
+        show_results(Console(), asked.title, results)
+    _tell_whether_partial(asked, results, len(setups))
 
 
 def _find(asked: _Asked, what: str, share: float) -> None:
     """A search, with every replay that it took."""
-    from kvhouse.replayer.find import Goal, find_max_rate, find_min_memory
+    from kvhouse.replayer.find import Goal, SearchStopped, find_max_rate, find_min_memory
 
     search = find_max_rate if what == "max-rate" else find_min_memory
-    with progress(what, None) as on_ended:
-        found = search(asked.setup, Goal(asked.slo, share), on_ended=on_ended)
+    goal = Goal(asked.slo, share)
+    with interruptible() as stop, progress(what, None, as_json=asked.as_json) as on_ended:
+        try:
+            found = search(asked.setup, goal, on_ended=on_ended, stop=stop)
+        except SearchStopped as reason:
+            warn(f"{what}: {reason}")
+            raise typer.Exit(INTERRUPTED) from None
     if asked.as_json:
-        print_json({"model": asked.model, "device": asked.device, **found.to_dict()})
+        asked.print_json(found.partial, found.to_dict())
+    else:
+        from rich.console import Console
+
+        from kvhouse.views.find import show_found
+
+        show_found(Console(), asked.title, found)
+    if found.partial:
+        warn(f"partial: {what} ended early, after {len(found.probes)} replays")
+        raise typer.Exit(INTERRUPTED)
+
+
+def _tell_whether_partial(asked: _Asked, results: list[ReplayResult], drives: int) -> None:
+    """Say how far the last replay came, and leave as after Ctrl-C, where not all was done."""
+    last = results[-1]
+    if not last.partial and len(results) == drives:
         return
-    from rich.console import Console
-
-    from kvhouse.views.find import show_found
-
-    show_found(Console(), asked.title, found)
+    warn(
+        f"partial: replay {len(results)} of {drives} ended early with {last.finished:,} of "
+        f"{asked.requests:,} requests finished, {seconds_text(last.makespan_seconds)} of "
+        f"{last.timing} time"
+    )
+    raise typer.Exit(INTERRUPTED)

@@ -9,6 +9,7 @@ import typer
 
 from kvhouse.cli import options
 from kvhouse.cli.output import print_json
+from kvhouse.cli.progress import progress
 
 if TYPE_CHECKING:
     from kvhouse.replayer.describe import Description
@@ -46,7 +47,7 @@ def trace_command(
     from kvhouse.replayer.describe import Description
     from kvhouse.replayer.trace_select import Selection
     from kvhouse.replayer.trace_write import write_trace
-    from kvhouse.replayer.traces import TraceStream
+    from kvhouse.replayer.traces import TraceStream, told
 
     selection = Selection(
         start=start,
@@ -59,12 +60,13 @@ def trace_command(
         max_length=cut,
     )
     stream, description = TraceStream(trace, selection), Description()
-    described = _described(stream, description)
-    if write is None:
-        for _ in described:
-            pass
-    else:
-        write_trace(described, write)
+    with progress("trace", limit, as_json=as_json) as on_read:
+        described = _described(told(stream, on_read), description)
+        if write is None:
+            for _ in described:
+                pass
+        else:
+            write_trace(described, write)
     figures = description.figures(stream)
     if as_json:
         print_json(figures.to_dict())

@@ -11,6 +11,7 @@ from kvhouse.replayer.records import RequestRecord
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.setup import Setup
 from kvhouse.replayer.slo import SLO
+from kvhouse.replayer.stop import Stop
 from kvhouse.replayer.tiering import Tiering
 
 
@@ -43,10 +44,20 @@ def compare(
     slo: SLO | None = None,
     timeline: int | None = None,
     on_ended: Callable[[RequestRecord], None] | None = None,
+    stop: Stop | None = None,
 ) -> list[ReplayResult]:
     """Drive each setup; see ``Setup.drive``.
+
+    Returns:
+        A result for each; fewer, and the last of them partial, where ``stop`` was asked for.
 
     Raises:
         KvhouseError: One of them is impossible.
     """
-    return [setup.drive(slo=slo, timeline=timeline, on_ended=on_ended) for setup in setups]
+    results: list[ReplayResult] = []
+    for setup in setups:
+        if results and stop and stop.asked:
+            stop.cut_short = True
+            break
+        results.append(setup.drive(slo=slo, timeline=timeline, on_ended=on_ended, stop=stop))
+    return results

@@ -23,6 +23,7 @@ from kvhouse.replayer.prefixes import keys_of
 from kvhouse.replayer.records import RequestRecord
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.slo import SLO
+from kvhouse.replayer.stop import Stop
 from kvhouse.replayer.summary import summarise
 from kvhouse.replayer.tiering import LinkedTier
 from kvhouse.replayer.traces import Trace, TraceRequest
@@ -106,6 +107,7 @@ class Scenario:
         on_ended: Callable[[RequestRecord], None] | None = None,
         on_plan: Callable[[StepPlan], None] | None = None,
         on_event: Callable[[Event], None] | None = None,
+        stop: Stop | None = None,
     ) -> ReplayResult:
         """Lead the traffic through a fresh scheduler.
 
@@ -117,6 +119,7 @@ class Scenario:
             on_ended: For each request that ended.
             on_plan: For each step.
             on_event: For everything that happens to a request.
+            stop: Ends it early, and the result is partial.
 
         Raises:
             KvhouseError: The pool cannot be built as described.
@@ -142,6 +145,7 @@ class Scenario:
             on_ended=on_ended,
             on_plan=on_plan,
             on_event=on_event,
+            stop=stop,
             guard=ResidencyGuard(memory),
             keep=timeline is not None,
         )

@@ -1,0 +1,158 @@
+"""Ctrl-C during a replay leaves what was replayed, and a terminal sees how far it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kvhouse.cli import progress as bars
+
+KVHOUSE = str(Path(sys.executable).with_name("kvhouse"))
+ENVIRONMENT = os.environ | {"COLUMNS": "120", "NO_COLOR": "1", "TERM": "xterm"}
+#: Takes many seconds.
+LONG = "poisson:rate=20,prompt=uniform(1,600),output=uniform(1,600),requests=20000"
+REPLAY = ["replay", LONG, "--model", "llama-3-8b", "--kv-blocks", "20000"]
+
+
+def interrupted(arguments, folder, begun, stderr=subprocess.PIPE):
+    """Start a command, send SIGINT once ``begun`` says so; code, stdout and stderr."""
+    with subprocess.Popen(
+        [KVHOUSE, *arguments],
+        env=ENVIRONMENT,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+    ) as process:
+        while not begun():
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=100)
+    return process.returncode, output, errors
+
+
+def finished_in(folder):
+    """Whether the event log that is being written in a folder knows a request that finished."""
+    logs = list(folder.iterdir())
+    return logs and b'"finished"' in logs[0].read_bytes()
+
+
+def test_ctrl_c_leaves_a_partial_result(tmp_path):
+    arguments = [*REPLAY, "--events", "log.jsonl", "--json"]
+    code, output, errors = interrupted(arguments, tmp_path, lambda: finished_in(tmp_path))
+    assert code == 130
+    data = json.loads(output)
+    assert data["partial"] is True
+    assert 0 < data["finished"] < data["scenario"]["requests"] == 20_000
+    assert data["finished"] <= data["submitted"]
+    assert data["makespan_seconds"] > 0
+    told, last = errors.splitlines()
+    assert f"ended early with {data['finished']:,} of 20,000 requests finished" in told
+    assert last == "kvhouse: interrupted"
+    # The log says by its name that it is not whole, and agrees with the result.
+    assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl.partial"]
+    lines = (tmp_path / "log.jsonl.partial").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
+    assert sum(event["event"] == "finished" for event in events) == data["finished"]
+    last_time = max(event["time"] for event in events if event["event"] == "finished")
+    assert last_time <= data["makespan_seconds"] * (1 + 1e-9)
+
+
+def test_ctrl_c_leaves_a_partial_table(tmp_path):
+    code, output, _ = interrupted(
+        [*REPLAY, "--events", "log.jsonl"], tmp_path, lambda: finished_in(tmp_path)
+    )
+    assert code == 130
+    assert "PARTIAL, ended early" in output
+    assert "of 20,000" not in output  # finished of those that arrived
+    assert "requests finished" in output
+
+
+class Terminal:
+    """What a process writes to a terminal."""
+
+    def __init__(self):
+        self.end, self.given = pty.openpty()
+        self.text = ""
+
+    def sees(self, word):
+        self.text += os.read(self.end, 4096).decode(errors="replace")
+        return word in self.text
+
+    def close(self):
+        os.close(self.given)
+        os.close(self.end)
+
+
+@pytest.fixture
+def terminal():
+    terminal = Terminal()
+    yield terminal
+    terminal.close()
+
+
+def test_a_terminal_sees_rate_and_remaining_time_and_a_comparison_ends_early(tmp_path, terminal):
+    arguments = [*REPLAY, "--compare", "--policy", "contiguous-oracle,paged"]
+    code, output, _ = interrupted(
+        arguments, tmp_path, lambda: terminal.sees("left"), terminal.given
+    )
+    assert code == 130
+    assert "/40000" in terminal.text
+    assert "requests/s" in terminal.text
+    assert "PARTIAL, ended early" in output
+
+
+def show_of(monkeypatch, *, tty, total=3, patience=0.0, **options):
+    """What a bar over three items writes."""
+    shown = []
+
+    def show(*arguments):
+        shown.append(arguments[:3])
+
+    monkeypatch.setattr(bars, "_show", show)
+    monkeypatch.setattr(bars, "PATIENCE", patience)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: tty, raising=False)
+    with bars.progress("label", total, **options) as count:
+        for item in range(3):
+            count(item)
+    assert count.done == 3
+    return shown
+
+
+def test_there_is_no_bar_for_programs(monkeypatch, capfd):
+    del capfd  # so that stdout is a file
+    assert show_of(monkeypatch, tty=True) == [("label", 3, "requests")]
+    assert show_of(monkeypatch, tty=True, as_json=True) == [("label", 3, "requests")]
+    assert show_of(monkeypatch, tty=False) == []
+    monkeypatch.setattr(bars, "_into_a_pipe", lambda: True)
+    assert show_of(monkeypatch, tty=True, as_json=True) == []
+    assert show_of(monkeypatch, tty=True) == [("label", 3, "requests")]
+
+
+def test_a_second_ctrl_c_is_the_usual_one():
+    before = signal.getsignal(signal.SIGINT)
+    with bars.interruptible() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.asked
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_ignored_ctrl_c_stays_ignored():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with bars.interruptible() as stop:
+            signal.raise_signal(signal.SIGINT)
+            assert not stop.asked
+    finally:
+        signal.signal(signal.SIGINT, before)
