@@ -17,9 +17,9 @@ from kvhouse.cli import progress as bars
 
 KVHOUSE = str(Path(sys.executable).with_name("kvhouse"))
 ENVIRONMENT = os.environ | {"COLUMNS": "120", "NO_COLOR": "1", "TERM": "xterm"}
-#: Takes many seconds.
+#: Takes minutes: a model with windows is stepped.
 LONG = "poisson:rate=20,prompt=uniform(1,600),output=uniform(1,600),requests=20000"
-REPLAY = ["replay", LONG, "--model", "llama-3-8b", "--kv-blocks", "20000"]
+REPLAY = ["replay", LONG, "--model", "gemma-3-27b", "--kv-blocks", "20000"]
 
 
 def interrupted(arguments, folder, begun, stderr=subprocess.PIPE):

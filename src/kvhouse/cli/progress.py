@@ -94,11 +94,12 @@ def _show(label: str, total: int | None, unit: str, counter: _Counter, ended: Ev
     ]
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
-        task = bar.add_task(label, total=total, rate="")
+        task = bar.add_task(label, total=total, rate="", completed=counter.done)
         while True:
             done = counter.done
-            rate = f"{done / (monotonic() - begun):,.3g} {unit}/s"
-            bar.update(task, completed=done, rate=rate, refresh=True)
+            rate = done / (monotonic() - begun)
+            text = f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+            bar.update(task, completed=done, rate=f"{text} {unit}/s", refresh=True)
             if ended.wait(_REFRESH):
                 return
 
