@@ -99,14 +99,13 @@ def find_max_rate(
     """
     if goal.slo is None:
         raise KvhouseError("a largest rate needs an SLO: say what requests must meet")
-    arrivals = [request.arrival for request in setup.trace.requests]
-    span = max(arrivals, default=0.0) - min(arrivals, default=0.0)
-    if setup.as_backlog or not span:
+    own = TraceTable(setup.trace.requests).rate
+    if setup.as_backlog or own is None:
         raise KvhouseError("all requests arrive at once: there is no rate to change")
-    search = Search(lambda factor: _at_rate(setup, factor), goal, on_ended, stop)
+    search = Search(lambda factor: at_rate(setup, factor), goal, on_ended, stop)
     with search.until_stopped():
         _find_factor(search)
-    return _found("max-rate", "factor", (len(arrivals) - 1) / span, goal, search)
+    return _found("max-rate", "factor", own, goal, search)
 
 
 def find_min_memory(
@@ -179,7 +178,8 @@ def _find_blocks(search: Search, largest: int, enough: int) -> None:
         low, high = (low, middle) if search.holds(middle) else (middle, high)
 
 
-def _at_rate(setup: Setup, factor: float) -> Setup:
+def at_rate(setup: Setup, factor: float) -> Setup:
+    """The same replay with requests that arrive so many times as fast."""
     trace = setup.trace
     selection = replace(trace.selection, scale_rate=trace.selection.scale_rate * factor)
     requests = (replace(one, arrival=one.arrival / factor) for one in trace.requests)
