@@ -111,17 +111,17 @@ def test_a_terminal_sees_rate_and_remaining_time_and_a_comparison_ends_early(tmp
     assert "PARTIAL, ended early" in output
 
 
-def show_of(monkeypatch, *, tty, total=3, patience=0.0, **options):
+def show_of(monkeypatch, *, tty, **options):
     """What a bar over three items writes."""
     shown = []
 
     def show(*arguments):
-        shown.append(arguments[:3])
+        label, unit, counter, _ = arguments
+        shown.append((label, unit, counter.total))
 
     monkeypatch.setattr(bars, "_show", show)
-    monkeypatch.setattr(bars, "PATIENCE", patience)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: tty, raising=False)
-    with bars.progress("label", total, **options) as count:
+    with bars.progress("label", 3, **options) as count:
         for item in range(3):
             count(item)
     assert count.done == 3
@@ -130,12 +130,12 @@ def show_of(monkeypatch, *, tty, total=3, patience=0.0, **options):
 
 def test_there_is_no_bar_for_programs(monkeypatch, capfd):
     del capfd  # so that stdout is a file
-    assert show_of(monkeypatch, tty=True) == [("label", 3, "requests")]
-    assert show_of(monkeypatch, tty=True, as_json=True) == [("label", 3, "requests")]
+    assert show_of(monkeypatch, tty=True) == [("label", "requests", 3)]
+    assert show_of(monkeypatch, tty=True, as_json=True) == [("label", "requests", 3)]
     assert show_of(monkeypatch, tty=False) == []
     monkeypatch.setattr(bars, "_into_a_pipe", lambda: True)
     assert show_of(monkeypatch, tty=True, as_json=True) == []
-    assert show_of(monkeypatch, tty=True) == [("label", 3, "requests")]
+    assert show_of(monkeypatch, tty=True) == [("label", "requests", 3)]
 
 
 def test_a_second_ctrl_c_is_the_usual_one():

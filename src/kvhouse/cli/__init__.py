@@ -18,6 +18,7 @@ from kvhouse.cli.plan import plan_command
 from kvhouse.cli.progress import INTERRUPTED
 from kvhouse.cli.replay import replay_command
 from kvhouse.cli.run import run_command
+from kvhouse.cli.sweep import SweepCommand, sweep_command
 from kvhouse.cli.trace import trace_command
 from kvhouse.errors import KvhouseError
 
@@ -35,6 +36,7 @@ app = typer.Typer(
 )
 app.command("plan")(plan_command)
 app.command("replay")(replay_command)
+app.command("sweep", cls=SweepCommand)(sweep_command)
 app.command("run")(run_command)
 app.command("trace")(trace_command)
 app.command("devices")(devices_command)

@@ -6,7 +6,7 @@ import os
 import signal
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
 from time import monotonic
@@ -25,20 +25,26 @@ PATIENCE = 1.0
 _REFRESH = 0.25
 
 
-class _Counter:
-    """Counts calls; all else is done elsewhere, since there may be many thousand a second."""
+class Counter:
+    """Counts calls; all else is done elsewhere, since there may be many thousand a second.
 
-    def __init__(self) -> None:
-        self.done = 0
+    Attributes:
+        done: Calls so far.
+        total: How many there will be; None where nobody knows. It may be set later.
+    """
+
+    def __init__(self, total: int | None) -> None:
+        self.done, self.total = 0, total
 
     def __call__(self, _: object) -> None:
+        """Count one more."""
         self.done += 1
 
 
 @contextmanager
 def progress(
     label: str, total: int | None, *, unit: str = "requests", as_json: bool = False
-) -> Iterator[Callable[[object], None]]:
+) -> Iterator[Counter]:
     """A progress bar on stderr while the block runs; call what it yields once for each item.
 
     It is for people: there is none where stderr is not a terminal, none beside JSON in a pipe,
@@ -46,15 +52,15 @@ def progress(
 
     Args:
         label: What is done.
-        total: How many items there will be; None where nobody knows.
+        total: See ``Counter``.
         unit: What an item is.
         as_json: Whether stdout is for JSON alone.
     """
-    counter, ended = _Counter(), Event()
+    counter, ended = Counter(total), Event()
     if not sys.stderr.isatty() or (as_json and _into_a_pipe()):
         yield counter
         return
-    thread = Thread(target=_show, args=(label, total, unit, counter, ended), daemon=True)
+    thread = Thread(target=_show, args=(label, unit, counter, ended), daemon=True)
     thread.start()
     try:
         yield counter
@@ -70,7 +76,7 @@ def _into_a_pipe() -> bool:
         return False
 
 
-def _show(label: str, total: int | None, unit: str, counter: _Counter, ended: Event) -> None:
+def _show(label: str, unit: str, counter: Counter, ended: Event) -> None:
     """Look at the counter now and then until the end."""
     begun = monotonic()
     if ended.wait(PATIENCE):
@@ -90,16 +96,18 @@ def _show(label: str, total: int | None, unit: str, counter: _Counter, ended: Ev
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"),
-        *([TimeElapsedColumn()] if total is None else [TimeRemainingColumn(), TextColumn("left")]),
+        *([TimeRemainingColumn(), TextColumn("left")] if counter.total else [TimeElapsedColumn()]),
     ]
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
-        task = bar.add_task(label, total=total, rate="", completed=counter.done)
+        task = bar.add_task(label, total=counter.total, rate="", completed=counter.done)
         while True:
             done = counter.done
             rate = done / (monotonic() - begun)
             text = f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
-            bar.update(task, completed=done, rate=f"{text} {unit}/s", refresh=True)
+            bar.update(
+                task, total=counter.total, completed=done, rate=f"{text} {unit}/s", refresh=True
+            )
             if ended.wait(_REFRESH):
                 return
 

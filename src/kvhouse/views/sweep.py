@@ -1,0 +1,104 @@
+"""The best cells of a sweep, one row each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from rich.console import Console
+
+from kvhouse.replayer.sweep import Row, Sweep, SweepResult
+from kvhouse.units import bytes_text, seconds_text
+from kvhouse.views.tables import table
+
+#: What the grid varies: the attribute of a row, its title, and how it is shown.
+_AXES: tuple[tuple[str, str, Callable[[object], str]], ...] = (
+    ("model", "model", str),
+    ("device", "device", str),
+    ("policy", "policy", str),
+    ("kv_format", "KV", str),
+    ("block_size", "block", str),
+    ("rate", "rate", lambda rate: "at once" if rate is None else f"{rate:,.4g}"),
+)
+
+_LEGEND = (
+    "rate: requests/s that arrive; goodput: requests/s that met the SLO, met: their share; "
+    "running: requests at once, mean; lost: preemptions and rejected requests."
+)
+
+#: Reasons that are printed in full.
+_MOST_REASONS = 5
+
+
+def show_sweep(console: Console, sweep: Sweep, result: SweepResult, best: Sequence[Row]) -> None:
+    """Print the best cells, with the axes that vary, and why others are missing."""
+    varied = [axis for axis in _AXES if len({getattr(row, axis[0]) for row in result.rows}) > 1]
+    fixed = [axis for axis in _AXES if axis not in varied]
+    trace = sweep.base.trace
+    title = f"{len(trace.requests):,} requests of {trace.name} (times modelled)"
+    if result.partial:
+        title = f"PARTIAL, {len(result.rows):,} of {result.cells:,} cells: {title}"
+    done = [row for row in best if row.status == "done"]
+    if done:
+        same = ", ".join(f"{name} {shown(getattr(done[0], key))}" for key, name, shown in fixed)
+        heads = [name for _, name, _ in varied]
+        figures = [_figures(row) for row in done]
+        rows = [
+            [*(shown(getattr(row, key)) for key, _, shown in varied), *column.values()]
+            for row, column in zip(done, figures, strict=True)
+        ]
+        names = sum(key in ("model", "device", "policy") for key, _, _ in varied)
+        console.print(table(title, [*heads, *figures[0]], rows, names=names))
+        if same:
+            console.print(f"All with {same}.")
+        console.print(_LEGEND)
+    else:
+        console.print(title, style="bold")
+    count = sum(row.status == "done" for row in result.rows)
+    console.print(
+        f"{len(done):,} of {count:,} replayed cells are shown; "
+        f"{result.reused:,} were in the results file already."
+    )
+    _show_reasons(console, result)
+
+
+def _figures(row: Row) -> dict[str, str]:
+    figures = {
+        "goodput": _number(row.goodput_requests_per_second),
+        "met": "-" if row.goodput_share is None else f"{row.goodput_share:.0%}",
+        "tokens/s": f"{row.output_tokens_per_second or 0:,.0f}",
+        "TTFT p99": _seconds(row.first_token_seconds_p99),
+        "TPOT p99": _seconds(row.per_token_seconds_p99),
+        "running": f"{row.running_mean or 0:,.1f}",
+        "lost": f"{(row.preemptions or 0) + (row.rejected or 0):,}",
+    }
+    if row.goodput_share is None:
+        del figures["goodput"], figures["met"]
+    return figures
+
+
+def _show_reasons(console: Console, result: SweepResult) -> None:
+    """Each reason once, with how many cells have it."""
+    reasons = Counter(
+        (row.status, row.reason) for row in result.rows if row.status in ("impossible", "failed")
+    )
+    for (status, reason), count in reasons.most_common(_MOST_REASONS):
+        console.print(f"{count:,} {status}: {reason}", style="yellow", markup=False)
+    if len(reasons) > _MOST_REASONS:
+        console.print(f"… and {len(reasons) - _MOST_REASONS:,} more reasons; --json has them all")
+    short = [row for row in result.rows if row.missing_bytes]
+    if short:
+        most = max(row.missing_bytes or 0 for row in short)
+        console.print(
+            f"{len(short):,} cells have weights and a pool that do not fit the device: up to "
+            f"{bytes_text(most)} are missing; replayed anyway.",
+            style="yellow",
+        )
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.3g}"
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else seconds_text(value)
