@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,9 @@ class Journal:
         self._path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let others have it."""
-        self._file.close()
+        """Let others have it; what could not be written was said before."""
+        with suppress(OSError):
+            self._file.close()
 
     def _lock(self) -> None:
         """Keep other processes out until this one ends."""
@@ -66,7 +67,7 @@ class Journal:
         try:
             self.lines = [json.loads(line) for line in lines if line.endswith(b"\n")]
         except ValueError:
-            raise KvhouseError(f"{show_path(self._path)}: is no journal of a sweep") from None
+            raise _foreign(self._path) from None
         self._file.truncate(sum(len(line) for line in lines if line.endswith(b"\n")))
 
 
@@ -75,8 +76,10 @@ def opened(path: Path) -> Iterator[Journal]:
     """A journal for this process alone, with what earlier ones left in it.
 
     Raises:
-        KvhouseError: Another process has it, or it cannot be used.
+        KvhouseError: Another process has it, it is something else, or it cannot be written.
     """
+    if path.exists() and not path.is_file():
+        raise _foreign(path)
     try:
         journal = Journal(path)
     except OSError as error:
@@ -91,3 +94,7 @@ def opened(path: Path) -> Iterator[Journal]:
 
 def _unusable(path: Path, error: OSError) -> KvhouseError:
     return KvhouseError(f"{show_path(path)}: cannot be written: {error.strerror}")
+
+
+def _foreign(path: Path) -> KvhouseError:
+    return KvhouseError(f"{show_path(path)}: is no journal of a sweep: name another file")
