@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from contextlib import nullcontext, redirect_stdout
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
@@ -198,8 +200,12 @@ def _run(
     """Compute what is missing."""
     from kvhouse.replayer.sweep import run_sweep
 
-    total = len(sweep.grid)
-    with interruptible() as stop, progress("sweep", total, unit="cells", as_json=as_json) as bar:
+    quiet = redirect_stdout(sys.stderr) if ray else nullcontext()  # Ray prints what happens
+    with (
+        interruptible() as stop,
+        progress("sweep", len(sweep.grid), unit="cells", as_json=as_json) as bar,
+        quiet,
+    ):
 
         def begin(missing: int) -> None:
             bar.total = missing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from importlib import import_module
 from typing import Any
 
@@ -10,6 +11,9 @@ from kvhouse.replayer.sweep.backend import Ended
 from kvhouse.replayer.sweep.grid import Cell
 from kvhouse.replayer.sweep.row import Row
 from kvhouse.replayer.sweep.work import VERSION, Sweep
+
+#: Seconds in which a cluster answers.
+_PATIENCE = 5.0
 
 
 class Cluster:
@@ -45,8 +49,9 @@ class Cluster:
 
     def _connect(self, address: str) -> None:
         try:
+            _knock(address)
             self._ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+        except (OSError, OverflowError, RuntimeError, ValueError) as error:
             words = " ".join(str(error).split())[:200]
             raise KvhouseError(
                 f"no Ray cluster at {address}: {words}: start one with `ray start --head`"
@@ -90,6 +95,13 @@ class Cluster:
         self._cells = {}
         if self._ours:
             self._ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """See that somebody answers, which Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host, int(port)), _PATIENCE).close()
 
 
 def _row(sweep: Sweep, cell: Cell) -> Row:
