@@ -8,9 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from inspect import signature
 from pathlib import Path
 
 import pytest
+
+from kvhouse.cli.replay import replay_command
+from kvhouse.cli.sweep import sweep_command, with_address
 
 KVHOUSE = str(Path(sys.executable).with_name("kvhouse"))
 ENVIRONMENT = os.environ | {"COLUMNS": "100", "NO_COLOR": "1"}
@@ -159,6 +163,38 @@ def test_reasons_stand_below_the_table(tmp_path):
     code, text, _ = outcome(tmp_path, *QUICK[:3], "--models", "llama-2-70b", "--devices", "l4")
     assert code == 0
     assert "0 of 0 replayed cells are shown" in text
+
+
+def test_its_options_have_the_defaults_of_replay():
+    """Under the same name, or in the plural for what it varies; rates are its own."""
+    swept, replayed = (
+        {name: parameter.default for name, parameter in signature(command).parameters.items()}
+        for command in (sweep_command, replay_command)
+    )
+    shared = swept.keys() & replayed.keys()
+    assert len(shared) >= 30
+    assert {name: swept[name] for name in shared} == {name: replayed[name] for name in shared}
+    assert swept["devices"] == replayed["device"]
+    assert swept["kv_formats"] == replayed["kv_format"]
+    assert swept["block_sizes"] == str(replayed["block_size"])
+
+
+def test_ray_stands_with_and_without_an_address():
+    """A trace is no address, and what follows may be an option."""
+    for text, address in (
+        ("--ray", "auto"),
+        ("--ray --workers 2", "auto"),
+        ("--ray azure-conv-2023", "auto"),
+        ("--ray poisson:rate=2", "auto"),
+        ("--ray 10.0.0.1:6379", "10.0.0.1:6379"),
+        ("--ray ray://head:10001", "ray://head:10001"),
+        ("--ray auto --json", "auto"),
+    ):
+        named = with_address(text.split())
+        assert named[:2] == ["--ray", address]
+        assert [word for word in named if word != address] == [
+            word for word in text.split() if word != address
+        ]
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ def modules_after(body: str) -> set[str]:
         ["plan", "--help"],
         ["replay", "--help"],
         ["run", "--help"],
+        ["sweep", "--help"],
         ["plan", "llama-2-7b", "--device", "a100-80g"],
         ["plan", "llama-2-7b", "--device", "a100-80g", "--json"],
     ],

@@ -46,7 +46,7 @@ def test_the_commands_work(tmp_path):
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout
-    assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.jsonl", "results.parquet"]
 
 
 def test_the_python_gives_what_it_says():

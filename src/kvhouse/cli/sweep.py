@@ -30,12 +30,17 @@ class SweepCommand(TyperCommand):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments."""
-        named: list[str] = []
-        for argument, following in zip(args, [*args[1:], ""], strict=True):
-            named.append(argument)
-            if argument == "--ray" and not _ADDRESS.fullmatch(following):
-                named.append("auto")
-        return super().parse_args(ctx, named)
+        return super().parse_args(ctx, with_address(args))
+
+
+def with_address(arguments: list[str]) -> list[str]:
+    """The arguments with an address after ``--ray`` where none is given."""
+    named: list[str] = []
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        named.append(argument)
+        if argument == "--ray" and not _ADDRESS.fullmatch(following):
+            named.append("auto")
+    return named
 
 
 def _axis(name: str, metavar: str, text: str) -> Any:  # noqa: ANN401 - typer's own type
@@ -190,7 +195,7 @@ def sweep_command(
     )
     sweep = sweep_of(grid, base, specs, figures, slo)
     result = _run(sweep, out, workers, ray, as_json)
-    _show(sweep, result, sort, top, as_json)
+    _show(result, sort, top, as_json)
     _leave(result)
 
 
@@ -215,28 +220,15 @@ def _run(
         )
 
 
-def _show(sweep: Sweep, result: SweepResult, sort: str, top: int, as_json: bool) -> None:
-    from kvhouse.replayer.sweep.ranking import ranked
-
-    rows = ranked(result.rows, sort)
+def _show(result: SweepResult, sort: str, top: int, as_json: bool) -> None:
     if as_json:
-        print_json(
-            {
-                "trace": sweep.base.trace.name,
-                "requests": len(sweep.base.trace.requests),
-                "cells": result.cells,
-                "reused": result.reused,
-                "partial": result.partial,
-                "sort": sort,
-                "rows": [row.to_dict() for row in rows],
-            }
-        )
+        print_json(result.to_dict(sort))
         return
     from rich.console import Console
 
     from kvhouse.views.sweep import show_sweep
 
-    show_sweep(Console(), sweep, result, rows[: max(1, top)])
+    show_sweep(Console(), result, sort, max(1, top))
 
 
 def _leave(result: SweepResult) -> None:

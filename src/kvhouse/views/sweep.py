@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from rich.console import Console
 
-from kvhouse.replayer.sweep import Row, Sweep, SweepResult
+from kvhouse.replayer.sweep import Row, SweepResult
+from kvhouse.replayer.sweep.ranking import ranked
 from kvhouse.units import bytes_text, seconds_text
 from kvhouse.views.tables import table
 
@@ -30,15 +31,14 @@ _LEGEND = (
 _MOST_REASONS = 5
 
 
-def show_sweep(console: Console, sweep: Sweep, result: SweepResult, best: Sequence[Row]) -> None:
-    """Print the best cells, with the axes that vary, and why others are missing."""
+def show_sweep(console: Console, result: SweepResult, sort: str, top: int) -> None:
+    """Print the best ``top`` cells, with the axes that vary, and why others are missing."""
     varied = [axis for axis in _AXES if len({getattr(row, axis[0]) for row in result.rows}) > 1]
     fixed = [axis for axis in _AXES if axis not in varied]
-    trace = sweep.base.trace
-    title = f"{len(trace.requests):,} requests of {trace.name} (times modelled)"
+    title = f"{result.requests:,} requests of {result.trace}, best {sort} first (times modelled)"
     if result.partial:
         title = f"PARTIAL, {len(result.rows):,} of {result.cells:,} cells: {title}"
-    done = [row for row in best if row.status == "done"]
+    done = [row for row in ranked(result.rows, sort)[:top] if row.status == "done"]
     if done:
         same = ", ".join(f"{name} {shown(getattr(done[0], key))}" for key, name, shown in fixed)
         heads = [name for _, name, _ in varied]

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kvhouse.replayer.stop import Stop
 from kvhouse.replayer.sweep.backend import Backend, computed
 from kvhouse.replayer.sweep.cluster import Cluster
 from kvhouse.replayer.sweep.processes import Processes
+from kvhouse.replayer.sweep.ranking import ranked
 from kvhouse.replayer.sweep.row import Row
 from kvhouse.replayer.sweep.store import Store, opened_store
 from kvhouse.replayer.sweep.work import Sweep
@@ -21,11 +23,15 @@ class SweepResult:
     """What a sweep gave.
 
     Attributes:
+        trace: The traffic's name.
+        requests: How many requests that is.
         rows: One for each cell that is done, in the order of the grid.
         cells: Cells of the grid.
         reused: Rows that the results file had already.
     """
 
+    trace: str
+    requests: int
     rows: tuple[Row, ...]
     cells: int
     reused: int
@@ -34,6 +40,18 @@ class SweepResult:
     def partial(self) -> bool:
         """Whether it ended before all cells were done."""
         return len(self.rows) < self.cells
+
+    def to_dict(self, sort: str) -> dict[str, Any]:
+        """All of it as plain values, with the best rows by ``sort`` first; see ``ranking``."""
+        return {
+            "trace": self.trace,
+            "requests": self.requests,
+            "cells": self.cells,
+            "reused": self.reused,
+            "partial": self.partial,
+            "sort": sort,
+            "rows": [row.to_dict() for row in ranked(self.rows, sort)],
+        }
 
 
 def run_sweep(
@@ -84,7 +102,9 @@ def run_sweep(
         if store:
             store.finish(keys)
     found = tuple(rows[key] for key in keys if key in rows)
-    return SweepResult(found, len(cells), len(cells) - len(missing))
+    trace = sweep.base.trace
+    reused = len(cells) - len(missing)
+    return SweepResult(trace.name, len(trace.requests), found, len(cells), reused)
 
 
 def _keep(row: Row, rows: dict[str, Row], store: Store | None) -> None:
