@@ -43,7 +43,7 @@ def succeed(*arguments: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["plan"], ["replay"], ["run"], ["demo"], ["demo", "paging"]]
+    "command", [[], ["plan"], ["replay"], ["run"], ["sweep"], ["demo"], ["demo", "paging"]]
 )
 def test_help_names_the_options(command):
     text = succeed(*command, "--help")
@@ -341,7 +341,7 @@ def test_a_full_disk_is_one_line():
     assert done.stderr == "kvhouse: the output cannot be written: No space left on device\n"
 
 
-@pytest.mark.parametrize("name", ["plan", "replay", "run", "demo"])
+@pytest.mark.parametrize("name", ["plan", "replay", "run", "sweep", "demo"])
 def test_every_command_explains_json(name):
     command = [name, "paging"] if name == "demo" else [name]
     assert "--json" in succeed(*command, "--help")

@@ -366,6 +366,13 @@ def test_files_that_cannot_be_used(tmp_path, name):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_sweep_that_ends_before_its_first_cell_leaves_no_file(tmp_path):
+    stop = Stop(asked=True)
+    result = run_sweep(sweep(SMALL), workers=1, out=tmp_path / "results.parquet", stop=stop)
+    assert (result.rows, result.partial, stop.cut_short) == ((), True, True)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_no_workers():
     with pytest.raises(KvhouseError, match="0 workers: give at least 1"):
         run_sweep(sweep(SMALL), workers=0)

@@ -54,7 +54,7 @@ class Processes:
             raise KvhouseError(f"{self._most} workers: give at least 1")
         # Its workers have kvhouse imported when they start; none shares the parent's threads.
         self._context = _context()
-        self._context.set_forkserver_preload([__name__])
+        self._context.set_forkserver_preload(["__main__", __name__])
         self._idle: list[_Worker] = []
         self._cells: dict[Connection, tuple[_Worker, Cell]] = {}
 

@@ -99,7 +99,7 @@ def run_sweep(
                     _keep(row, rows, store)
                     if on_row:
                         on_row(row)
-        if store:
+        if store and store.rows:
             store.finish(keys)
     found = tuple(rows[key] for key in keys if key in rows)
     trace = sweep.base.trace
