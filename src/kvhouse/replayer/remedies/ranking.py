@@ -1,0 +1,208 @@
+"""Every remedy replayed alone, those that help in pairs, and all of them ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from kvhouse.errors import KvhouseError
+from kvhouse.planner.remedies import Excluded
+from kvhouse.planner.remedies.candidate import Candidate
+from kvhouse.replayer.remedies.apply import applied
+from kvhouse.replayer.remedies.candidates import HOST, NVME, PREFIX_CACHE, candidates
+from kvhouse.replayer.remedies.figures import Driven, Figures, drive_all
+from kvhouse.replayer.remedies.flags import base_flags, extra_flags
+from kvhouse.replayer.remedies.limit import MARGIN, Limit, limit_of, without_bounds
+from kvhouse.replayer.remedies.measured import measured
+from kvhouse.replayer.remedies.report import Effect, Report, Row
+from kvhouse.replayer.remedies.tries import Tries
+from kvhouse.replayer.remedies.verdict import compared, verdict
+from kvhouse.replayer.setup import Setup
+from kvhouse.replayer.slo import SLO
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """A candidate and what became of it."""
+
+    candidate: Candidate
+    driven: Driven
+    pair: bool = False
+
+    @property
+    def figures(self) -> Figures:
+        return self.driven.figures
+
+
+def remedies(
+    base: Setup,
+    *,
+    slo: SLO | None = None,
+    tries: Tries | None = None,
+    on_replay: Callable[[int, int], None] | None = None,
+) -> Report:
+    """Replay ``base``, each remedy alone, and pairs of those that help.
+
+    A pair is tried where both help alone and can be made together, further devices at most once;
+    and a prefix cache with each offload in any case, since what a tier keeps of finished requests
+    is found by a prefix cache alone.
+
+    Args:
+        base: How the traffic is served now.
+        slo: What requests should meet; without one, goodput counts all that finish.
+        tries: Figures of the remedies.
+        on_replay: Called after each replay with how many are done, and how many there will be as
+            far as is known.
+
+    Raises:
+        KvhouseError: The base or an option is impossible; a remedy that is not is in
+            ``Report.excluded``.
+    """
+    tries = tries or Tries()
+    work = _Work(base, slo, on_replay or _unseen)
+    found = list(candidates(base, tries))
+    alone = [one for one in found if isinstance(one, Candidate)]
+    work.excluded += [one for one in found if isinstance(one, Excluded)]
+    unbounded = without_bounds(base)
+    work.expect(1 + (unbounded is not None) + sum(map(_replays, alone)))
+    driven = work.drive((base,))
+    enough = work.drive((unbounded,)) if unbounded else None
+    limit = limit_of(driven, enough, extra_flags(base, unbounded) if unbounded else "")
+    tried = [one for one in map(work.attempt, alone) if one]
+    pairs = _pairs(driven.figures, tried, limit)
+    chosen = pairs[: tries.pairs]
+    work.expect(sum(_replays(pair) for pair in chosen))
+    tried += [replace(one, pair=True) for one in map(work.attempt, chosen) if one]
+    rows = _rows(driven, tried, limit)
+    return Report(
+        verdict=verdict(driven.figures, rows, limit, asked=slo is not None),
+        compared=tuple(compared(rows)),
+        slo=slo,
+        base_flags=base_flags(base),
+        base=driven.figures,
+        base_result=driven.results[0],
+        limit=limit,
+        rows=rows,
+        best_pair=_best_pair(rows),
+        pairs_tried=sum(row.pair for row in rows),
+        pairs_left=len(pairs) - len(chosen),
+        replays=work.done,
+        excluded=tuple(work.excluded),
+    )
+
+
+class _Work:
+    """Replays that are made and counted."""
+
+    def __init__(self, base: Setup, slo: SLO | None, on_replay: Callable[[int, int], None]) -> None:
+        self.excluded: list[Excluded] = []
+        self.done = 0
+        self._base, self._slo, self._on_replay = base, slo, on_replay
+        self._expected = 0
+
+    def expect(self, replays: int) -> None:
+        """So many more are to come."""
+        self._expected += replays
+
+    def drive(self, setups: Sequence[Setup]) -> Driven:
+        """Make the replays of one setting."""
+        driven = drive_all(setups, self._slo)
+        self._count(len(setups))
+        return driven
+
+    def attempt(self, candidate: Candidate) -> _Tried | None:
+        """Replay a candidate; what is impossible is noted with the reason."""
+        try:
+            driven = drive_all(applied(self._base, candidate.fields), self._slo)
+        except KvhouseError as error:
+            self.excluded.append(Excluded(candidate.name, str(error)))
+            self._expected -= _replays(candidate)
+            return None
+        self._count(len(driven.setups))
+        return _Tried(candidate, driven)
+
+    def _count(self, replays: int) -> None:
+        self.done += replays
+        self._on_replay(self.done, self._expected)
+
+
+def _unseen(_done: int, _expected: int) -> None:
+    """What is called when nobody asked to be."""
+
+
+def _replays(candidate: Candidate) -> int:
+    count: int = candidate.fields.get("replicas", 1)
+    return count
+
+
+def _effect(base: Figures, figures: Figures, limit: Limit) -> Effect:
+    if figures.goodput_per_second < base.goodput_per_second * (1 - MARGIN):
+        return "worse"
+    more = figures.goodput_per_second > base.goodput_per_second * (1 + MARGIN)
+    return "helps" if more and limit.name != "arrivals" else "no difference"
+
+
+def _pairs(base: Figures, tried: Sequence[_Tried], limit: Limit) -> list[Candidate]:
+    """What to try together, the most promising first."""
+    pairs: list[tuple[bool, float, Candidate]] = []
+    for one, other in combinations(tried, 2):
+        first, second = one.candidate, other.candidate
+        both = all(_effect(base, each.figures, limit) == "helps" for each in (one, other))
+        kept = first.name == PREFIX_CACHE and second.name in (HOST, NVME)
+        further = first.hardware and second.hardware
+        if (both or kept) and first.goes_with(second) and not further:
+            promise = one.figures.goodput_per_device + other.figures.goodput_per_device
+            pairs.append((not kept, -promise, first.joined(second)))
+    return [candidate for *_, candidate in sorted(pairs, key=lambda pair: pair[:2])]
+
+
+def _rows(base: Driven, tried: Sequence[_Tried], limit: Limit) -> tuple[Row, ...]:
+    ordered = sorted(tried, key=_by_goodput)
+    by_memory = sorted(ordered, key=_by_memory)
+    return tuple(_row(base, one, limit, by_memory.index(one) + 1) for one in ordered)
+
+
+def _by_goodput(one: _Tried) -> tuple[float, float]:
+    return -one.figures.goodput_per_device, _by_memory(one)
+
+
+def _by_memory(one: _Tried) -> float:
+    return -one.figures.in_memory_peak / one.figures.devices
+
+
+def _row(base: Driven, one: _Tried, limit: Limit, memory_rank: int) -> Row:
+    candidate, driven = one.candidate, one.driven
+    (setup,), before, after = base.setups, base.figures, one.figures
+    return Row(
+        name=candidate.name,
+        change=candidate.change,
+        pair=one.pair,
+        flags=tuple(extra_flags(setup, replica) for replica in driven.setups),
+        effect=_effect(before, after, limit),
+        gain=_gain(before.goodput_per_second, after.goodput_per_second),
+        gain_per_device=_gain(before.goodput_per_device, after.goodput_per_device),
+        memory_rank=memory_rank,
+        figures=after,
+        accuracy=candidate.accuracy,
+        latency=candidate.latency,
+        needs=candidate.needs,
+        assumption=candidate.assumption,
+        measured=tuple(measured(driven)),
+        results=driven.results,
+    )
+
+
+def _gain(before: float, after: float) -> float | None:
+    return after / before - 1 if before else None
+
+
+def _best_pair(rows: Sequence[Row]) -> str | None:
+    """The first pair, where it has more than both of its parts have alone."""
+    alone = {row.name: row.figures.goodput_per_device for row in rows if not row.pair}
+    for row in rows:
+        if row.pair and row.figures.goodput_per_device > max(
+            goodput for name, goodput in alone.items() if name in row.name.split(" + ")
+        ):
+            return row.name
+    return None
