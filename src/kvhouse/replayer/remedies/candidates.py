@@ -74,11 +74,18 @@ def _paging(base: Setup, one: Candidate | Excluded) -> Candidate | Excluded:
     return one if isinstance(one, Excluded) else replace(one, assumption=_kept_free(base))
 
 
-def _with_paging(base: Setup, text: str) -> str:
-    """What also holds where the base is not paged, as these remedies have to be."""
+def _on_pages(base: Setup, one: Candidate) -> Candidate:
+    """A remedy that goes with paging alone, so that both are made where the base is not paged."""
+    fields = {"policy": PAGED, **one.fields}
     if get_policy(base.policy) == PAGED:
-        return text
-    return f"{text}; paged instead of {get_policy(base.policy)}, {_kept_free(base)}"
+        return replace(one, fields=fields)
+    return replace(
+        one,
+        name=f"paging + {one.name}",
+        change=f"{one.change}; paged instead of {get_policy(base.policy)}",
+        fields=fields,
+        assumption=f"{one.assumption}; {_kept_free(base)}",
+    )
 
 
 def _shorter(base: Setup) -> Candidate | Excluded:
@@ -102,13 +109,14 @@ def _sharing(base: Setup) -> Candidate | Excluded:
         return Excluded(PREFIX_CACHE, "the base has one already")
     if not any(request.hash_ids or request.prefix_id for request in base.part.requests):
         return Excluded(PREFIX_CACHE, "the trace names no prefixes: it has no ids of either kind")
-    return Candidate(
+    one = Candidate(
         PREFIX_CACHE,
         "share the blocks of prefixes that the trace names, while requests run and afterwards",
-        {"policy": PAGED, "prefix_cache": True},
+        {"prefix_cache": True},
         latency="first token sooner for who finds a prefix",
-        assumption=_with_paging(base, "prefixes as the trace names them, full blocks only"),
+        assumption="prefixes as the trace names them, full blocks only",
     )
+    return _on_pages(base, one)
 
 
 def _host(base: Setup, tries: Tries) -> Candidate | Excluded:
@@ -118,14 +126,15 @@ def _host(base: Setup, tries: Tries) -> Candidate | Excluded:
         return Excluded(HOST, "the base has NVMe below the pool already")
     rate = tries.host_link or base.device.host_link
     whose = "given" if tries.host_link else f"{base.device.name}'s own, {base.device.basis}"
-    return Candidate(
+    one = Candidate(
         HOST,
         "keep what leaves the pool in host memory, and load what is sooner loaded than computed",
-        {"policy": PAGED, "host": (tries.host_memory, tries.host_link)},
+        {"host": (tries.host_memory, tries.host_link)},
         latency="a step's rows wait for its loads, and it ends with its last store",
         needs=f"{bytes_text(tries.host_memory)} of host memory for each device",
-        assumption=_with_paging(base, _link("host", rate, whose, base)),
+        assumption=_link("host", rate, whose, base),
     )
+    return _on_pages(base, one)
 
 
 def _nvme(base: Setup, tries: Tries) -> Candidate | Excluded:
@@ -134,14 +143,15 @@ def _nvme(base: Setup, tries: Tries) -> Candidate | Excluded:
     rate = tries.nvme_link or DEFAULT_NVME_LINK
     below = "host memory" if base.tiering.host_memory is not None else "the pool"
     whose = "given" if tries.nvme_link else "assumed, no drive of yours was named"
-    return Candidate(
+    one = Candidate(
         NVME,
         f"keep what leaves {below} on drives, and load what is sooner loaded than computed",
-        {"policy": PAGED, "nvme": (tries.nvme_memory, rate)},
+        {"nvme": (tries.nvme_memory, rate)},
         latency="a step's rows wait for its loads, and it ends with its last store",
         needs=f"{bytes_text(tries.nvme_memory)} of NVMe for each device",
-        assumption=_with_paging(base, _link("NVMe", rate, whose, base)),
+        assumption=_link("NVMe", rate, whose, base),
     )
+    return _on_pages(base, one)
 
 
 def _link(name: str, rate: float | None, whose: str, base: Setup) -> str:

@@ -3,36 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from itertools import combinations
 
 from kvhouse.errors import KvhouseError
 from kvhouse.planner.remedies import Excluded
 from kvhouse.planner.remedies.candidate import Candidate
 from kvhouse.replayer.remedies.apply import applied
-from kvhouse.replayer.remedies.candidates import HOST, NVME, PREFIX_CACHE, candidates
-from kvhouse.replayer.remedies.figures import Driven, Figures, drive_all
+from kvhouse.replayer.remedies.candidates import candidates
+from kvhouse.replayer.remedies.figures import Driven, drive_all
 from kvhouse.replayer.remedies.flags import base_flags, extra_flags
-from kvhouse.replayer.remedies.limit import MARGIN, Limit, limit_of, without_bounds
+from kvhouse.replayer.remedies.limit import Limit, limit_of, without_bounds
 from kvhouse.replayer.remedies.measured import measured
-from kvhouse.replayer.remedies.report import Effect, Report, Row
+from kvhouse.replayer.remedies.pairs import Pair, Tried, best_pair, effect_of, pairs_of
+from kvhouse.replayer.remedies.report import Report, Row
 from kvhouse.replayer.remedies.tries import Tries
 from kvhouse.replayer.remedies.verdict import compared, verdict
 from kvhouse.replayer.setup import Setup
 from kvhouse.replayer.slo import SLO
-
-
-@dataclass(frozen=True, slots=True)
-class _Tried:
-    """A candidate and what became of it."""
-
-    candidate: Candidate
-    driven: Driven
-    pair: bool = False
-
-    @property
-    def figures(self) -> Figures:
-        return self.driven.figures
 
 
 def remedies(
@@ -70,10 +56,11 @@ def remedies(
     enough = work.drive((unbounded,)) if unbounded else None
     limit = limit_of(driven, enough, extra_flags(base, unbounded) if unbounded else "")
     tried = [one for one in map(work.attempt, alone) if one]
-    pairs = _pairs(driven.figures, tried, limit)
+    pairs = pairs_of(driven.figures, tried, limit)
     chosen = pairs[: tries.pairs]
-    work.expect(sum(_replays(pair) for pair in chosen))
-    tried += [replace(one, pair=True) for one in map(work.attempt, chosen) if one]
+    work.expect(sum(_replays(pair.candidate) for pair in chosen))
+    tried += [one for one in (work.attempt(pair.candidate, pair) for pair in chosen) if one]
+    tried.sort(key=_by_goodput)
     rows = _rows(driven, tried, limit)
     return Report(
         verdict=verdict(driven.figures, rows, limit, asked=slo is not None),
@@ -84,7 +71,7 @@ def remedies(
         base_result=driven.results[0],
         limit=limit,
         rows=rows,
-        best_pair=_best_pair(rows),
+        best_pair=best_pair(tried),
         pairs_tried=sum(row.pair for row in rows),
         pairs_left=len(pairs) - len(chosen),
         replays=work.done,
@@ -111,7 +98,7 @@ class _Work:
         self._count(len(setups))
         return driven
 
-    def attempt(self, candidate: Candidate) -> _Tried | None:
+    def attempt(self, candidate: Candidate, pair: Pair | None = None) -> Tried | None:
         """Replay a candidate; what is impossible is noted with the reason."""
         try:
             driven = drive_all(applied(self._base, candidate.fields), self._slo)
@@ -120,7 +107,7 @@ class _Work:
             self._expected -= _replays(candidate)
             return None
         self._count(len(driven.setups))
-        return _Tried(candidate, driven)
+        return Tried(candidate, driven, pair)
 
     def _count(self, replays: int) -> None:
         self.done += replays
@@ -136,50 +123,29 @@ def _replays(candidate: Candidate) -> int:
     return count
 
 
-def _effect(base: Figures, figures: Figures, limit: Limit) -> Effect:
-    if figures.goodput_per_second < base.goodput_per_second * (1 - MARGIN):
-        return "worse"
-    more = figures.goodput_per_second > base.goodput_per_second * (1 + MARGIN)
-    return "helps" if more and limit.name != "arrivals" else "no difference"
+def _rows(base: Driven, tried: Sequence[Tried], limit: Limit) -> tuple[Row, ...]:
+    ranks = {id(one): rank for rank, one in enumerate(sorted(tried, key=_by_memory), 1)}
+    return tuple(_row(base, one, limit, ranks[id(one)]) for one in tried)
 
 
-def _pairs(base: Figures, tried: Sequence[_Tried], limit: Limit) -> list[Candidate]:
-    """What to try together, the most promising first."""
-    pairs: list[tuple[bool, float, Candidate]] = []
-    for one, other in combinations(tried, 2):
-        first, second = one.candidate, other.candidate
-        both = all(_effect(base, each.figures, limit) == "helps" for each in (one, other))
-        kept = first.name == PREFIX_CACHE and second.name in (HOST, NVME)
-        further = first.hardware and second.hardware
-        if (both or kept) and first.goes_with(second) and not further:
-            promise = one.figures.goodput_per_device + other.figures.goodput_per_device
-            pairs.append((not kept, -promise, first.joined(second)))
-    return [candidate for *_, candidate in sorted(pairs, key=lambda pair: pair[:2])]
+def _by_goodput(one: Tried) -> tuple[float, float, int]:
+    """Of two that are alike, what changes less goes first."""
+    return -one.figures.goodput_per_device, _by_memory(one), len(one.candidate.fields)
 
 
-def _rows(base: Driven, tried: Sequence[_Tried], limit: Limit) -> tuple[Row, ...]:
-    ordered = sorted(tried, key=_by_goodput)
-    by_memory = sorted(ordered, key=_by_memory)
-    return tuple(_row(base, one, limit, by_memory.index(one) + 1) for one in ordered)
-
-
-def _by_goodput(one: _Tried) -> tuple[float, float]:
-    return -one.figures.goodput_per_device, _by_memory(one)
-
-
-def _by_memory(one: _Tried) -> float:
+def _by_memory(one: Tried) -> float:
     return -one.figures.in_memory_peak / one.figures.devices
 
 
-def _row(base: Driven, one: _Tried, limit: Limit, memory_rank: int) -> Row:
+def _row(base: Driven, one: Tried, limit: Limit, memory_rank: int) -> Row:
     candidate, driven = one.candidate, one.driven
     (setup,), before, after = base.setups, base.figures, one.figures
     return Row(
         name=candidate.name,
         change=candidate.change,
-        pair=one.pair,
+        pair=one.pair is not None,
         flags=tuple(extra_flags(setup, replica) for replica in driven.setups),
-        effect=_effect(before, after, limit),
+        effect=effect_of(before, after, limit),
         gain=_gain(before.goodput_per_second, after.goodput_per_second),
         gain_per_device=_gain(before.goodput_per_device, after.goodput_per_device),
         memory_rank=memory_rank,
@@ -195,14 +161,3 @@ def _row(base: Driven, one: _Tried, limit: Limit, memory_rank: int) -> Row:
 
 def _gain(before: float, after: float) -> float | None:
     return after / before - 1 if before else None
-
-
-def _best_pair(rows: Sequence[Row]) -> str | None:
-    """The first pair, where it has more than both of its parts have alone."""
-    alone = {row.name: row.figures.goodput_per_device for row in rows if not row.pair}
-    for row in rows:
-        if row.pair and row.figures.goodput_per_device > max(
-            goodput for name, goodput in alone.items() if name in row.name.split(" + ")
-        ):
-            return row.name
-    return None

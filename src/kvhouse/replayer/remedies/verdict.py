@@ -66,7 +66,7 @@ def _equals(best: Row, rows: Sequence[Row]) -> str:
     names = [
         row.name
         for row in rows
-        if row is not best and not row.pair and row.figures.goodput_per_device >= least
+        if row is not best and row.pair <= best.pair and row.figures.goodput_per_device >= least
     ]
     return f" As good within 1 %: {', '.join(names)}." if names else ""
 
