@@ -85,13 +85,16 @@ def _joined(first: Candidate, second: Candidate) -> Candidate:
 def best_pair(tried: Sequence[Tried]) -> str | None:
     """The pair with the most goodput for each device, where that is more than its parts have.
 
+    Differences that count as none do not count here either.
+
     Args:
         tried: Best first, which decides between equal ones.
     """
     better = [
         one
         for one in tried
-        if one.pair and _goodput(one) > max(_goodput(one.pair.first), _goodput(one.pair.second))
+        if one.pair
+        and _goodput(one) > (1 + MARGIN) * max(map(_goodput, (one.pair.first, one.pair.second)))
     ]
     return max(better, key=_goodput).candidate.name if better else None
 

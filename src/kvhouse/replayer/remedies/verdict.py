@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from kvhouse.replayer.remedies.figures import Figures
 from kvhouse.replayer.remedies.limit import MARGIN, Limit, all_served
@@ -16,9 +16,15 @@ _NONE = {
     "device": "None of these helps, nor would more memory: the device's speed is the limit.",
 }
 
+#: First words of what is known of a remedy's accuracy, the least loss first.
+_PRICES = ("unchanged", "known", "unknown", "loses")
+
 
 def verdict(base: Figures, rows: Sequence[Row], limit: Limit, *, asked: bool) -> str:
     """Which row pays most, or why none does.
+
+    Of rows that are as good (less than 1 % apart, or serving all that comes) the cheapest is named
+    first: no pair, and what is sure to cost the least accuracy.
 
     Args:
         base: What the base comes to.
@@ -31,14 +37,44 @@ def verdict(base: Figures, rows: Sequence[Row], limit: Limit, *, asked: bool) ->
         return _NONE[limit.name]
     here = [row for row in helping if row.figures.devices == base.devices]
     others = [row for row in helping if row.figures.devices > base.devices]
-    best = (here or others)[0]
+
+    def serves_all(row: Row) -> bool:
+        return all_served(row.figures, limit.offered_per_second, asked=asked)
+
+    best, *equals = _best(here or others, serves_all)
     text = f"{best.name} pays most: {_gain(best, base)}"
-    if all_served(best.figures, limit.offered_per_second, asked=asked):
+    if serves_all(best):
         text += ", and arrivals are the limit then"
-    text += "." + _equals(best, here or others)
+    text += "."
+    if equals:
+        text += f" As good: {', '.join(row.name for row in equals)}."
     if here and others:
-        text += f" Of what takes more devices, {others[0].name}: {_gain(others[0], base)}."
+        more = _best(others, serves_all)[0]
+        text += f" Of what takes more devices, {more.name}: {_gain(more, base)}."
     return text
+
+
+def _best(rows: Sequence[Row], serves_all: Callable[[Row], bool]) -> list[Row]:
+    """Those as good as the first, the cheapest first.
+
+    What serves all that comes is as good as anything on as many devices: goodput then differs by
+    how soon the last request is done.
+    """
+    first, *others = rows
+    least, devices = first.figures.goodput_per_device * (1 - MARGIN), first.figures.devices
+    equal = [
+        row
+        for row in others
+        if row.figures.goodput_per_device >= least
+        or (row.figures.devices == devices and serves_all(row) and serves_all(first))
+    ]
+    return sorted([first, *equal], key=lambda row: (row.pair, _price(row)))
+
+
+def _price(row: Row) -> int:
+    """Nothing lost in accuracy, what is known, what is not, or what is known to lose."""
+    first = row.accuracy.partition(":")[0].partition(" ")[0]
+    return _PRICES.index(first) if first in _PRICES else len(_PRICES)
 
 
 def compared(rows: Sequence[Row]) -> Iterator[str]:
@@ -58,17 +94,6 @@ def _total(figures: Figures) -> str:
         f"{figures.goodput_per_second:,.4g} requests/s, {figures.goodput_per_device:,.4g} a "
         f"device, {figures.in_memory_peak:,} requests in memory"
     )
-
-
-def _equals(best: Row, rows: Sequence[Row]) -> str:
-    """Others that are as good, within what counts as no difference."""
-    least = best.figures.goodput_per_device * (1 - MARGIN)
-    names = [
-        row.name
-        for row in rows
-        if row is not best and row.pair <= best.pair and row.figures.goodput_per_device >= least
-    ]
-    return f" As good within 1 %: {', '.join(names)}." if names else ""
 
 
 def _gain(row: Row, base: Figures) -> str:
