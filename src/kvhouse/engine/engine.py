@@ -86,11 +86,11 @@ class Engine:
         spec = loaded.spec
         limits = config.limits(spec)
         layout = KVLayout.of(spec, config.kv_format, config.block_size)
-        blocks = layout.blocks_in(config.kv_memory)
+        size = layout.pool_in(config.kv_memory, limits.max_length, limits.token_budget)
         memory = make_memory(
             config.policy,
             layout,
-            blocks,
+            size,
             limits.max_length,
             config.watermark,
             in_flight=limits.token_budget,
@@ -99,8 +99,8 @@ class Engine:
         self.config = config
         self.tokenizer = loaded.tokenizer
         self.scheduler = Scheduler(memory, limits)
-        self.kv = KVTensors(layout, blocks)
-        self.executor = TorchExecutor.on(self.kv, loaded, limits.max_length)
+        self.kv = KVTensors(spec, layout, size)
+        self.executor = TorchExecutor.on(self.kv, loaded)
         self._live: dict[int, LiveRequest] = {}
 
     @classmethod

@@ -10,7 +10,7 @@ import torch
 
 from kvhouse.core.step import Row, Sampled, StepPlan, StepResult
 from kvhouse.engine.adapter import ModelAdapter
-from kvhouse.engine.kernels.gather import GatherKernel
+from kvhouse.engine.kernels.reference import ReferenceKernel
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.load import LoadedModel
 from kvhouse.engine.packed import pack
@@ -46,14 +46,14 @@ class TorchExecutor:
         self._live: dict[int, _Live] = {}
 
     @classmethod
-    def on(cls, kv: KVTensors, loaded: LoadedModel, max_length: int) -> TorchExecutor:
-        """The executor of a loaded model on a pool, for requests of up to ``max_length`` tokens.
+    def on(cls, kv: KVTensors, loaded: LoadedModel) -> TorchExecutor:
+        """The executor of a loaded model on a pool.
 
         Raises:
             UnsupportedModel: The engine would not compute this model exactly.
         """
-        kernel = GatherKernel(kv, max_length, loaded.model.dtype)
-        return cls(ModelAdapter(loaded.model, kernel, loaded.spec), loaded.eos_token_ids)
+        adapter = ModelAdapter(loaded.model, ReferenceKernel(kv), loaded.spec)
+        return cls(adapter, loaded.eos_token_ids)
 
     @property
     def requests(self) -> tuple[int, ...]:

@@ -89,8 +89,8 @@ def run_trace(
         KvhouseError: The pool cannot be built as described, the memory is not there, or the model
             gave no usable output for a request.
     """
-    kv = KVTensors(scenario.layout, scenario.pool.blocks)
-    executor = TorchExecutor.on(kv, loaded, scenario.config.max_length)
+    kv = KVTensors(loaded.spec, scenario.layout, scenario.pool)
+    executor = TorchExecutor.on(kv, loaded)
     prompts = np.random.default_rng(seed)
 
     def register(request: Request, asked: TraceRequest) -> None:
