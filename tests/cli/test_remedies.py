@@ -56,7 +56,7 @@ def test_the_table_has_every_row_its_flags_and_the_verdict(capsys, monkeypatch):
     for row in report["rows"]:
         assert f"{row['name']}: {', '.join(row['flags'])}" in words
         if not row["pair"]:
-            assert f"accuracy {row['accuracy']} assumes: {row['assumption']}" in words
+            assert f"accuracy: {row['accuracy']} assumes: {row['assumption']}" in words
     for one in report["excluded"]:
         assert f"Not tried: {one['name']}: {one['reason']}" in words
     assert words.endswith(report["verdict"])

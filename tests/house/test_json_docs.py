@@ -125,7 +125,9 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
     )
     # A search is not asked for a timeline, nor about prefixes and tiers.
     found = replace(found, result=figures)
-    advice = remedies(Setup(trace, sharing.model, sharing.device), slo=SLO(60.0), tries=Tries(pairs=0))
+    advice = remedies(
+        Setup(trace, sharing.model, sharing.device), slo=SLO(60.0), tries=Tries(pairs=0)
+    )
     assert advice.excluded
     # Nor is a ranking.
     rows = tuple(replace(row, results=(figures,)) for row in advice.rows)

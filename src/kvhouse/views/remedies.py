@@ -44,8 +44,8 @@ def _title(title: str, report: Report) -> str:
 
 
 def _columns(report: Report) -> tuple[str, ...]:
-    in_time = "meet SLO" if report.slo else "served"
-    return ("", "goodput", "gain", "a device", in_time, "in memory", "tokens/s")
+    in_time = "meet\nSLO" if report.slo else "served"
+    return ("", "goodput", "gain", "a\ndevice", in_time, "in\nmemory", "tokens/s")
 
 
 def _rows(report: Report) -> Iterator[tuple[str, ...]]:
@@ -53,7 +53,7 @@ def _rows(report: Report) -> Iterator[tuple[str, ...]]:
     for row in report.rows:
         yield (f"{_MARKS[row.effect]} {row.name}", *_figures(row.figures, row.gain))
     if report.limit.unbounded:
-        yield ("  (memory enough for all)", *_figures(report.limit.unbounded, None))
+        yield ("  (enough memory)", *_figures(report.limit.unbounded, None))
 
 
 def _figures(figures: Figures, gain: float | None) -> tuple[str, ...]:
@@ -71,7 +71,7 @@ def _rests_on(row: Row) -> Iterator[str]:
     if row.pair:
         yield "rests on what its parts rest on"
     else:
-        yield f"accuracy {row.accuracy}"
+        yield f"accuracy: {row.accuracy}"
         yield f"assumes: {row.assumption}"
         if row.needs:
             yield f"needs: {row.needs}"

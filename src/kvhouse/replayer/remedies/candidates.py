@@ -167,7 +167,9 @@ def _ranks(base: Setup, one: Candidate) -> Candidate:
         if sums.bandwidth is not None
         else "sums over the ranks not counted: no link is known"
     )
-    memory = "" if base.kv_memory is None and base.kv_blocks is None else ", given KV memory each"
+    memory = (
+        "" if base.kv_memory is None and base.kv_blocks is None else ", the given KV memory on each"
+    )
     return replace(
         one,
         assumption=f"equal shares of the weights, own KV heads, at least one{memory}; {counted}",
