@@ -332,6 +332,26 @@ def test_progress_counts_every_replay():
     assert seen[-1] == (report.replays, report.replays)
 
 
+@pytest.mark.parametrize("after", [2, 3, 10, 12])
+def test_an_interruption_leaves_what_was_replayed(after):
+    def interrupt(done, _):
+        if done >= after:
+            raise KeyboardInterrupt
+
+    if after == 2:  # the base and its limit
+        with pytest.raises(KeyboardInterrupt):
+            remedies(STARVED, on_replay=interrupt)
+        return
+    whole, cut = remedies(STARVED), remedies(STARVED, on_replay=interrupt)
+    assert (whole.partial, cut.partial) == (False, True)
+    assert cut.replays >= after
+    assert cut.replays == 2 + sum(len(row.results) for row in cut.rows)
+    rows = named(whole)
+    for row in cut.rows:
+        assert replace(row, memory_rank=0) == replace(rows[row.name], memory_rank=0)
+    assert cut.pairs_tried + cut.pairs_left in (0, whole.pairs_tried + whole.pairs_left)
+
+
 def test_pairs_are_bounded_and_make_sense():
     every = remedies(STARVED, tries=Tries(pairs=1000))
     pairs = [row for row in every.rows if row.pair]

@@ -15,6 +15,9 @@ from kvhouse.cli.output import print_json, warn
 from kvhouse.errors import KvhouseError
 from kvhouse.units import parse_bytes, parse_seconds
 
+#: Exit code after Ctrl-C.
+INTERRUPTED = 130
+
 if TYPE_CHECKING:
     from kvhouse.replayer.remedies import Report
 
@@ -163,6 +166,9 @@ def remedies_command(
     with _progress() as on_replay:
         report = remedies(base, slo=slo, tries=tries, on_replay=on_replay)
     _show(report, trace, model, device, as_json)
+    if report.partial:
+        warn(f"partial: interrupted after {report.replays:,} replays, shown are those made whole")
+        raise typer.Exit(INTERRUPTED)
 
 
 def _show(report: Report, trace: str, model: str, device: str, as_json: bool) -> None:

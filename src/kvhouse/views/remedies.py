@@ -23,6 +23,8 @@ def show_remedies(console: Console, title: str, command: str, report: Report) ->
         report: What was found.
     """
     console.print(table(_title(title, report), _columns(report), _rows(report)))
+    if report.limit.name == "arrivals":
+        _show_text(console, "Gains say how much sooner the last request is done, no more.", ())
     _show_text(console, "Each row is the base's command with its flags behind it:", [command])
     _show_text(console, "The base:", report.limit.evidence)
     for row in report.rows:

@@ -19,7 +19,7 @@ def measured(driven: Driven) -> Iterator[str]:
         yield from _traffic(driven.results)
     if figures.preemptions:
         again = sum(result.recomputed_tokens for result in driven.results)
-        yield f"{figures.preemptions:,} preemptions, {again:,} tokens computed again"
+        yield f"tokens computed again after preemptions: {again:,}"
     rejected = figures.submitted - figures.finished
     if rejected:
         yield f"{rejected:,} requests rejected"

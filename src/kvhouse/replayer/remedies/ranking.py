@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from kvhouse.errors import KvhouseError
 from kvhouse.planner.remedies import Excluded
@@ -32,7 +32,8 @@ def remedies(
 
     A pair is tried where both help alone and can be made together, further devices at most once;
     and a prefix cache with each offload in any case, since what a tier keeps of finished requests
-    is found by a prefix cache alone.
+    is found by a prefix cache alone. Ctrl-C, once base and limit are known, ends it with what was
+    replayed whole.
 
     Args:
         base: How the traffic is served now.
@@ -47,23 +48,22 @@ def remedies(
     """
     tries = tries or Tries()
     work = _Work(base, slo, on_replay or _unseen)
-    found = list(candidates(base, tries))
-    alone = [one for one in found if isinstance(one, Candidate)]
-    work.excluded += [one for one in found if isinstance(one, Excluded)]
-    unbounded = without_bounds(base)
-    work.expect(1 + (unbounded is not None) + sum(map(_replays, alone)))
-    driven = work.drive((base,))
-    enough = work.drive((unbounded,)) if unbounded else None
-    limit = limit_of(driven, enough, extra_flags(base, unbounded) if unbounded else "")
-    tried = [one for one in map(work.attempt, alone) if one]
-    pairs = pairs_of(driven.figures, tried, limit)
-    chosen = pairs[: tries.pairs]
-    work.expect(sum(_replays(pair.candidate) for pair in chosen))
-    tried += [one for one in (work.attempt(pair.candidate, pair) for pair in chosen) if one]
-    tried.sort(key=_by_goodput)
+    alone = work.sift(candidates(base, tries))
+    driven, limit = work.begin(alone)
+    pairs: list[Pair] = []
+    partial = False
+    try:
+        for one in alone:
+            work.attempt(one)
+        pairs = pairs_of(driven.figures, work.tried, limit)
+        work.attempt_pairs(pairs[: tries.pairs])
+    except KeyboardInterrupt:
+        partial = True
+    tried = sorted(work.tried, key=_by_goodput)
     rows = _rows(driven, tried, limit)
     return Report(
         verdict=verdict(driven.figures, rows, limit, asked=slo is not None),
+        partial=partial,
         compared=tuple(compared(rows)),
         slo=slo,
         base_flags=base_flags(base),
@@ -73,7 +73,7 @@ def remedies(
         rows=rows,
         best_pair=best_pair(tried),
         pairs_tried=sum(row.pair for row in rows),
-        pairs_left=len(pairs) - len(chosen),
+        pairs_left=len(pairs) - work.pairs_begun,
         replays=work.done,
         excluded=tuple(work.excluded),
     )
@@ -84,30 +84,54 @@ class _Work:
 
     def __init__(self, base: Setup, slo: SLO | None, on_replay: Callable[[int, int], None]) -> None:
         self.excluded: list[Excluded] = []
+        self.tried: list[Tried] = []
+        self.pairs_begun = 0
         self.done = 0
         self._base, self._slo, self._on_replay = base, slo, on_replay
         self._expected = 0
 
-    def expect(self, replays: int) -> None:
-        """So many more are to come."""
-        self._expected += replays
+    def sift(self, found: Iterable[Candidate | Excluded]) -> list[Candidate]:
+        """The candidates; what is none is noted."""
+        candidates = []
+        for one in found:
+            if isinstance(one, Excluded):
+                self.excluded.append(one)
+            else:
+                candidates.append(one)
+        return candidates
 
-    def drive(self, setups: Sequence[Setup]) -> Driven:
-        """Make the replays of one setting."""
-        driven = drive_all(setups, self._slo)
-        self._count(len(setups))
-        return driven
+    def begin(self, alone: Sequence[Candidate]) -> tuple[Driven, Limit]:
+        """Replay the base, and once more with memory enough."""
+        unbounded = without_bounds(self._base)
+        self._expected = 1 + (unbounded is not None) + sum(map(_replays, alone))
+        driven = self._drive((self._base,))
+        if unbounded is None:
+            return driven, limit_of(driven, None, "")
+        enough = self._drive((unbounded,))
+        return driven, limit_of(driven, enough, extra_flags(self._base, unbounded))
 
-    def attempt(self, candidate: Candidate, pair: Pair | None = None) -> Tried | None:
+    def attempt(self, candidate: Candidate, pair: Pair | None = None) -> None:
         """Replay a candidate; what is impossible is noted with the reason."""
         try:
             driven = drive_all(applied(self._base, candidate.fields), self._slo)
         except KvhouseError as error:
             self.excluded.append(Excluded(candidate.name, str(error)))
             self._expected -= _replays(candidate)
-            return None
+            return
+        self.tried.append(Tried(candidate, driven, pair))
         self._count(len(driven.setups))
-        return Tried(candidate, driven, pair)
+
+    def attempt_pairs(self, pairs: Sequence[Pair]) -> None:
+        """Replay the candidates of pairs."""
+        self._expected += sum(_replays(pair.candidate) for pair in pairs)
+        for pair in pairs:
+            self.pairs_begun += 1
+            self.attempt(pair.candidate, pair)
+
+    def _drive(self, setups: Sequence[Setup]) -> Driven:
+        driven = drive_all(setups, self._slo)
+        self._count(len(setups))
+        return driven
 
     def _count(self, replays: int) -> None:
         self.done += replays

@@ -61,6 +61,7 @@ class Report:
 
     Attributes:
         verdict: The answer in a few sentences.
+        partial: Whether it was interrupted before all was replayed.
         compared: Tensor parallelism beside replicas on the same number of devices, in words.
         slo: What requests should meet; None where goodput counts all that finish.
         base_flags: Options of ``kvhouse replay`` that give the base.
@@ -77,6 +78,7 @@ class Report:
     """
 
     verdict: str
+    partial: bool
     compared: tuple[str, ...]
     slo: SLO | None
     base_flags: str
