@@ -97,6 +97,18 @@ def test_links_are_of_the_base_s_tiers_too(capsys):
     ]  # fmt: skip
 
 
+def test_replay_says_what_the_bytes_of_a_rank_and_its_sums_are(capsys):
+    line = "replay azure-conv-2023 --limit 4 --model llama-3.1-8b --tp 2 --device"
+    counted = " ".join(run(f"{line} h100-80g", capsys).split())
+    assert "on each of 2 h100-80g (tensor parallel)" in counted
+    assert "Bytes are those of each of 2 ranks; sums over them counted at 450 GB/s" in counted
+    left_out = " ".join(run(f"{line} epyc-9654", capsys).split())
+    assert "sums over them not counted: no link between them is known" in left_out
+    alone = run("replay azure-conv-2023 --limit 4 --model llama-3.1-8b --replica 2/4", capsys)
+    assert "ranks" not in alone
+    assert alone.startswith("1 requests of azure-conv-2023")
+
+
 TRACE = read_trace("azure-conv-2023", limit=3)
 BARE = Setup(TRACE, spec.load("llama-2-7b"), devices.get("a100-80g"))
 SIZES = st.integers(1, 2**50)
