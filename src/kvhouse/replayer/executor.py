@@ -67,10 +67,12 @@ class ModelledExecutor:
             seconds += self.sums.seconds(plan.tokens)
         return StepResult(transfers.seconds(seconds), sampled)
 
-    def _summing_line(self, decoding: int, before: int, rows: Sequence[PlainRow]) -> Line:
-        """As the roofline's; where there are rows, a stretch has one such step."""
+    def _summing_line(
+        self, decoding: int, before: int, rows: Sequence[PlainRow], **kinds: bool
+    ) -> Line:
+        """As the roofline's, with the sums of its tokens, of which every step has as many."""
         assert self.sums is not None, "it is taken only where there are sums"
-        line = self.roofline.line(decoding, before, rows)
+        line = self.roofline.line(decoding, before, rows, **kinds)
         line.beside = self.sums.seconds(decoding + sum(count for _, count, _ in rows))
         return line
 
