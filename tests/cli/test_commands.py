@@ -43,7 +43,8 @@ def succeed(*arguments: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["plan"], ["replay"], ["run"], ["sweep"], ["demo"], ["demo", "paging"]]
+    "command",
+    [[], ["plan"], ["replay"], ["remedies"], ["sweep"], ["run"], ["demo"], ["demo", "paging"]],
 )
 def test_help_names_the_options(command):
     text = succeed(*command, "--help")

@@ -107,6 +107,8 @@ def sweep_command(
     link_latency: options.LinkLatency = "10us",
     tier_replacement: options.TierReplacement = "lru",
     tier_write: options.TierWrite = "back",
+    tp: options.Tp = 1,
+    replica: options.Replica = "1/1",
     slo_ttft: options.SloTtft = None,
     slo_tpot: options.SloTpot = None,
     slo_latency: options.SloLatency = None,
@@ -192,6 +194,8 @@ def sweep_command(
             tier_replacement,
             tier_write,
         ),
+        tp=tp,
+        replica=options.part(replica),
     )
     sweep = sweep_of(grid, base, specs, figures, slo)
     result = _run(sweep, out, workers, ray, as_json)

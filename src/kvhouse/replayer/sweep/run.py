@@ -102,9 +102,8 @@ def run_sweep(
         if store and store.rows:
             store.finish(keys)
     found = tuple(rows[key] for key in keys if key in rows)
-    trace = sweep.base.trace
-    reused = len(cells) - len(missing)
-    return SweepResult(trace.name, len(trace.requests), found, len(cells), reused)
+    reused, traffic = len(cells) - len(missing), sweep.base.part
+    return SweepResult(traffic.name, len(traffic.requests), found, len(cells), reused)
 
 
 def _keep(row: Row, rows: dict[str, Row], store: Store | None) -> None:
