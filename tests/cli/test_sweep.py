@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -12,9 +13,12 @@ from inspect import signature
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from kvhouse.cli.replay import replay_command
 from kvhouse.cli.sweep import sweep_command, with_address
+from kvhouse.replayer.sweep import Row, SweepResult
+from kvhouse.views.sweep import show_sweep
 
 KVHOUSE = str(Path(sys.executable).with_name("kvhouse"))
 ENVIRONMENT = os.environ | {"COLUMNS": "100", "NO_COLOR": "1"}
@@ -154,6 +158,27 @@ def test_the_table_has_the_best_first(tmp_path):
     code, output, _ = outcome(tmp_path, *arguments, "--json", "--sort", "ttft")
     ttft = [row["first_token_seconds_p99"] for row in json.loads(output)["rows"]]
     assert ttft == sorted(ttft)
+
+
+def test_a_narrow_table_keeps_its_figures_whole(capsys):
+    """What rows are sorted by comes first, and what has no room is left out."""
+    axes = ("a-model-of-some-length", "device"), ("gpu-80g",), ("paged", "contiguous-max")
+    rows = [
+        Row("", model, device, policy, kv, 16, 2.0, "done", output_tokens_per_second=1234.5,
+            latency_seconds_p99=9.876, first_token_seconds_p99=0.25)
+        for model, device, policy, kv in itertools.product(*axes, ("bf16", "int8"))
+    ]  # fmt: skip
+    result = SweepResult("trace", 9, tuple(rows), 8, 0)
+    for width in (78, 100, 140):
+        show_sweep(Console(width=width), result, "latency", 3)
+        text = capsys.readouterr().out
+        heads = next(line for line in text.splitlines() if line.startswith(" model"))
+        assert heads.index("latency p99") < heads.index("tokens/s")
+        assert ("TTFT p99" in heads) == (width > 78)
+        assert ("lost" in heads) == (width == 140)
+        assert "goodput" not in heads
+        assert text.count("9.88 s") == 3
+        assert text.count("1,234") == 3
 
 
 def test_reasons_stand_below_the_table(tmp_path):

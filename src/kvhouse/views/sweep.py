@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
@@ -22,10 +22,29 @@ _AXES: tuple[tuple[str, str, Callable[[object], str]], ...] = (
     ("rate", "rate", lambda rate: "at once" if rate is None else f"{rate:,.4g}"),
 )
 
-_LEGEND = (
-    "rate: requests/s that arrive; goodput: requests/s that met the SLO, met: their share; "
-    "running: requests at once, mean; lost: preemptions and rejected requests."
-)
+#: By their heads, the texts of each column.
+Columns = dict[str, list[str]]
+
+_MEANINGS = {
+    "rate": "requests/s that arrive",
+    "goodput": "requests/s that met the SLO",
+    "met": "their share",
+    "running": "requests at once, mean",
+    "lost": "preemptions and rejected requests",
+}
+
+#: For what rows are sorted by, the head of its column.
+_HEADS = {
+    "goodput": "goodput",
+    "tokens": "tokens/s",
+    "requests": "finished/s",
+    "ttft": "TTFT p99",
+    "tpot": "TPOT p99",
+    "latency": "latency p99",
+}
+
+#: Figures that are shown however narrow the screen is.
+_LEAST_FIGURES = 2
 
 #: Reasons that are printed in full.
 _MOST_REASONS = 5
@@ -40,18 +59,15 @@ def show_sweep(console: Console, result: SweepResult, sort: str, top: int) -> No
         title = f"PARTIAL, {len(result.rows):,} of {result.cells:,} cells: {title}"
     done = [row for row in ranked(result.rows, sort)[:top] if row.status == "done"]
     if done:
-        same = ", ".join(f"{name} {shown(getattr(done[0], key))}" for key, name, shown in fixed)
-        heads = [name for _, name, _ in varied]
-        figures = [_figures(row) for row in done]
-        rows = [
-            [*(shown(getattr(row, key)) for key, _, shown in varied), *column.values()]
-            for row, column in zip(done, figures, strict=True)
-        ]
         names = sum(key in ("model", "device", "policy") for key, _, _ in varied)
-        console.print(table(title, [*heads, *figures[0]], rows, names=names))
+        columns = {name: [shown(getattr(row, key)) for row in done] for key, name, shown in varied}
+        columns |= _fitting(_figures(done, sort), console.width - _width(columns))
+        rows = list(zip(*columns.values(), strict=True))
+        console.print(table(title, list(columns), rows, names=names))
+        same = ", ".join(f"{name} {shown(getattr(done[0], key))}" for key, name, shown in fixed)
         if same:
             console.print(f"All with {same}.")
-        console.print(_LEGEND)
+        console.print(_legend(columns))
     else:
         console.print(title, style="bold")
     count = sum(row.status == "done" for row in result.rows)
@@ -62,19 +78,40 @@ def show_sweep(console: Console, result: SweepResult, sort: str, top: int) -> No
     _show_reasons(console, result)
 
 
-def _figures(row: Row) -> dict[str, str]:
-    figures = {
-        "goodput": _number(row.goodput_requests_per_second),
-        "met": "-" if row.goodput_share is None else f"{row.goodput_share:.0%}",
-        "tokens/s": f"{row.output_tokens_per_second or 0:,.0f}",
-        "TTFT p99": _seconds(row.first_token_seconds_p99),
-        "TPOT p99": _seconds(row.per_token_seconds_p99),
-        "running": f"{row.running_mean or 0:,.1f}",
-        "lost": f"{(row.preemptions or 0) + (row.rejected or 0):,}",
+def _figures(rows: Sequence[Row], sort: str) -> Columns:
+    """What is known of the rows, what they are sorted by first; what is nowhere is left out."""
+    columns = {
+        "goodput": [_number(row.goodput_requests_per_second) for row in rows],
+        "tokens/s": [f"{row.output_tokens_per_second or 0:,.0f}" for row in rows],
+        "TTFT p99": [_seconds(row.first_token_seconds_p99) for row in rows],
+        "TPOT p99": [_seconds(row.per_token_seconds_p99) for row in rows],
+        "met": ["-" if row.goodput_share is None else f"{row.goodput_share:.0%}" for row in rows],
+        "running": [f"{row.running_mean or 0:,.1f}" for row in rows],
+        "lost": [f"{(row.preemptions or 0) + (row.rejected or 0):,}" for row in rows],
+        "finished/s": [_number(row.requests_per_second) for row in rows],
+        "latency p99": [_seconds(row.latency_seconds_p99) for row in rows],
     }
-    if row.goodput_share is None:
-        del figures["goodput"], figures["met"]
-    return figures
+    names = dict.fromkeys([_HEADS[sort], *columns])
+    return {name: columns[name] for name in names if set(columns[name]) - {"-"}}
+
+
+def _width(columns: Columns) -> int:
+    """Characters that columns take side by side."""
+    return sum(max(map(len, (name, *texts))) + 3 for name, texts in columns.items())
+
+
+def _fitting(columns: Columns, room: int) -> Columns:
+    """As many of them, the first at least two, as have room."""
+    fitting = dict(columns)
+    while len(fitting) > _LEAST_FIGURES and _width(fitting) > room:
+        fitting.popitem()
+    return fitting
+
+
+def _legend(columns: Columns) -> str:
+    """What the heads mean, and that there is more."""
+    said = [f"{name}: {meaning}" for name, meaning in _MEANINGS.items() if name in columns]
+    return "; ".join([*said, "--json has all figures"]) + "."
 
 
 def _show_reasons(console: Console, result: SweepResult) -> None:
