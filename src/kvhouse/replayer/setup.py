@@ -16,6 +16,7 @@ from kvhouse.replayer.arrivals import TimedArrivals, backlog
 from kvhouse.replayer.events import Event
 from kvhouse.replayer.executor import ModelledExecutor
 from kvhouse.replayer.guard import StepGuard
+from kvhouse.replayer.recorder import Recorder
 from kvhouse.replayer.records import RequestRecord
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.scenario import Scenario
@@ -120,6 +121,7 @@ class Setup:
         on_ended: Callable[[RequestRecord], None] | None = None,
         on_plan: Callable[[StepPlan], None] | None = None,
         on_event: Callable[[Event], None] | None = None,
+        recorder: Recorder | None = None,
     ) -> ReplayResult:
         """Replay it; see ``Scenario.drive``.
 
@@ -139,4 +141,5 @@ class Setup:
             on_ended=on_ended,
             on_plan=on_plan,
             on_event=on_event,
+            recorder=recorder,
         )
