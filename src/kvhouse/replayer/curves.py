@@ -27,7 +27,7 @@ class Curve:
 
     Attributes:
         quantiles: At equal steps from the least to the most; empty where there is none.
-        p50: The median of the requests that arrived in each bin; None where none did.
+        p50: The median of the requests that finished in each bin; None where none did.
         p99: The same for the 99th percentile.
     """
 
@@ -36,18 +36,18 @@ class Curve:
     p99: list[float | None]
 
     @classmethod
-    def of(cls, arrivals: Sequence[float], values: Sequence[float], end: float) -> Curve:
+    def of(cls, ends: Sequence[float], values: Sequence[float], end: float) -> Curve:
         """Of these values.
 
         Args:
-            arrivals: When each request arrived.
-            values: What it took.
+            ends: When each request finished.
+            values: How long it took.
             end: The end of the last bin; the first begins at time 0.
         """
         if not values:
             return cls([], [None] * BINS, [None] * BINS)
         taken = np.asarray(values)
-        places = np.asarray(arrivals) * (BINS / end if end else 0.0)
+        places = np.asarray(ends) * (BINS / end if end else 0.0)
         bins = np.minimum(places.astype(int), BINS - 1)
         order = np.argsort(bins, kind="stable")
         parts = np.split(taken[order], np.searchsorted(bins[order], np.arange(1, BINS)))
@@ -60,11 +60,11 @@ class Curve:
 
 def curves_of(records: Sequence[RequestRecord], end: float) -> dict[str, Curve]:
     """The curves of every one of ``TIMES``."""
-    finished = [record for record in records if record.finished is not None]
+    finished = [(record, record.finished) for record in records if record.finished is not None]
     curves = {}
     for name, time in TIMES.items():
-        pairs = [(r.arrival, value) for r in finished if (value := time(r)) is not None]
-        curves[name] = Curve.of([a for a, _ in pairs], [value for _, value in pairs], end)
+        pairs = [(at, value) for record, at in finished if (value := time(record)) is not None]
+        curves[name] = Curve.of([at for at, _ in pairs], [value for _, value in pairs], end)
     return curves
 
 

@@ -113,6 +113,11 @@ class Setup:
             return 0
         return kv_budget(self.model, self.device, self.weight_dtype, 1.0, given).missing
 
+    def recorder(self) -> Recorder:
+        """What gathers a picture of one drive."""
+        requests = self.trace.requests
+        return Recorder(0.0 if self.as_backlog or not requests else requests[-1].arrival)
+
     def drive(
         self,
         *,
