@@ -13,6 +13,7 @@ from typing import Any
 from kvhouse.views.page.data import data_of
 from kvhouse.views.page.sections import drive_section, figures_table, headline
 from kvhouse.views.page.texts import texts_of
+from kvhouse.views.palette import css
 from kvhouse.views.picture import Picture
 
 #: The script's parts, each of which uses those before it.
@@ -30,7 +31,7 @@ def page(picture: Picture, language: str = "en") -> str:
         KvhouseError: No such language.
     """
     texts = texts_of(language)
-    style = _asset("page.css")
+    style = css() + _asset("page.css")
     script = "\n".join(_asset(name) for name in _SCRIPTS)
     words = {**texts.script, **texts.classes, "timing": texts.timing(picture.timing)}
     data = {**data_of(picture), "texts": words}

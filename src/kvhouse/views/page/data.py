@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike
 
 from kvhouse.core.ledger import LEDGER_CLASSES
 from kvhouse.layout import KVLayout
-from kvhouse.replayer.records import RequestRecord
 from kvhouse.replayer.recorder import PoolMap
+from kvhouse.replayer.records import RequestRecord
 from kvhouse.views.picture import Drive, Picture
 
 
