@@ -198,7 +198,7 @@ class Naive(Recorder):
 
     moments = 0
 
-    def look(self, now, scheduler, written=None):
+    def look(self, now, scheduler):
         if now >= self.due:
             self.moments += 1
             sight = look_at(scheduler, np.arange(scheduler.memory.total_blocks))

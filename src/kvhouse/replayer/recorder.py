@@ -20,7 +20,7 @@ MOST_MOMENTS = 600
 #: Moments that are aimed at where the length of a drive can be foretold.
 _AIM = 450
 #: Most blocks that are looked at.
-MOST_ROWS = 192
+MOST_ROWS = 256
 #: Bins of the timeline.
 BINS = 400
 

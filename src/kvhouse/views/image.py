@@ -71,9 +71,9 @@ def image(picture: Picture, kind: str) -> bytes:
     lines = -(-len(picture.drives) // columns)
     with mpl.rc_context(_STYLE):
         figure = Figure(
-            figsize=((10.0, 13.0)[columns - 1], 5.0 * lines + 3.2), layout="constrained"
+            figsize=((10.0, 13.0)[columns - 1], 5.7 * lines + 3.2), layout="constrained"
         )
-        heights = [5.0] * lines + [2.5]
+        heights = [5.7] * lines + [2.5]
         *places, bottom = figure.subfigures(lines + 1, 1, height_ratios=heights, squeeze=False).flat
         for line, place in enumerate(places):
             shown = picture.drives[columns * line : columns * (line + 1)]
@@ -123,7 +123,7 @@ def _draw_drive(part: SubFigure, drive: Drive, picture: Picture) -> None:
         ha="left",
         fontsize=10,
     )
-    top, below = part.subplots(2, 1, sharex=True, height_ratios=[3, 2])
+    top, below = part.subplots(2, 1, sharex=True, height_ratios=[4, 2.3])
     blocks, rows = result.pool.blocks, len(drive.recording.pool.blocks)
     shown = "" if rows == blocks else f"; {rows:,} of {blocks:,} blocks are drawn"
     top.set_title(f"Memory map: each colour is a request{shown}")

@@ -11,7 +11,7 @@ from kvhouse.replayer.recorder import PoolMap
 from kvhouse.views.palette import LIGHT, OWNERS
 
 #: Width and height, about as many pixels as a map is drawn with, so that hatching stays regular.
-_SIZE = (576, 196)
+_SIZE = (576, 256)
 
 Array = np.ndarray[Any, Any]
 

@@ -110,6 +110,12 @@ function describeCell(map, requests, moment, row) {
   return lines;
 }
 
+/** As many pixels for each row of cells, so that none looks larger than another. */
+function mapHeight(rows, width) {
+  const wanted = Math.max(220, Math.min(400, width * 0.42));
+  return rows * Math.max(1, Math.round(wanted / rows));
+}
+
 /** Put a map into its place; returns what draws it anew. */
 function makeMap(place, drive) {
   const map = drive.map;
@@ -126,7 +132,7 @@ function makeMap(place, drive) {
   return () => {
     const width = place.clientWidth;
     const axis = timeAxis();
-    const height = Math.max(210, Math.min(320, width * 0.5));
+    const height = mapHeight(map.rows, width) + MARGIN.top + MARGIN.bottom;
     const { root, scaleX, inner } = frame(width, height, {
       ...axis,
       y: { low: drive.pool_blocks, high: 0 },
