@@ -157,13 +157,15 @@ def _draw_ledger(axes: Axes, drive: Drive) -> None:
 
 
 def _draw_times(part: SubFigure, picture: Picture) -> None:
-    """The distributions of the requests' times, and how many ran."""
+    """The distributions of the requests' times, and how many ran and waited."""
     names = {
         "first_token_seconds": "TTFT",
         "per_token_seconds": "TPOT",
         "latency_seconds": "Latency",
     }
-    *charts, last = part.subplots(1, len(names) + 1)
+    counts = {"running": "Requests in memory", "waiting": "Requests waiting"}
+    places = part.subplots(1, len(names) + len(counts))
+    charts, others = places[: len(names)], places[len(names) :]
     for axes, (name, title) in zip(charts, names.items(), strict=True):
         axes.set_title(f"{title}, s ({picture.timing})")
         axes.set_ylabel("% of requests within" if name == "first_token_seconds" else "")
@@ -171,13 +173,14 @@ def _draw_times(part: SubFigure, picture: Picture) -> None:
         for place, drive in enumerate(picture.drives):
             values = drive.recording.curves[name].quantiles
             axes.plot(values, np.linspace(0, 100, len(values)), **_line(place), label=drive.name)
-    last.set_title("Requests in memory")
-    last.set_xlabel(f"time, s ({picture.timing})")
-    for place, drive in enumerate(picture.drives):
-        timeline = drive.recording.timeline
-        middles = (np.arange(len(timeline.running)) + 0.5) * timeline.bin_seconds
-        last.plot(middles, timeline.running, **_line(place))
-    for axes in (*charts, last):
+    for axes, (name, title) in zip(others, counts.items(), strict=True):
+        axes.set_title(title)
+        axes.set_xlabel(f"time, s ({picture.timing})")
+        for place, drive in enumerate(picture.drives):
+            timeline = drive.recording.timeline
+            middles = (np.arange(len(timeline.running)) + 0.5) * timeline.bin_seconds
+            axes.plot(middles, getattr(timeline, name), **_line(place))
+    for axes in places:
         axes.grid(axis="y", color=LIGHT["line"], lw=0.6)
     if len(picture.drives) > 1:
         charts[0].legend(fontsize=8, frameon=False)
@@ -189,7 +192,7 @@ def _show_seconds(axes: Axes, curves: list[Curve]) -> None:
 
     values = [value for curve in curves for value in curve.quantiles if value > 0] or [1.0]
     decades = math.log10(max(values) / min(values))
-    steps = (1.0,) if decades > 3.2 else (1.0, 3.0) if decades > 1.6 else (1.0, 2.0, 5.0)
+    steps = (1.0,) if decades > 1.9 else (1.0, 3.0) if decades > 1 else (1.0, 2.0, 5.0)
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=steps))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: seconds_text(value)))
