@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from kvhouse import devices
 
 KVHOUSE = Path(sys.executable).with_name("kvhouse")
 REPLAY = (
@@ -53,10 +56,15 @@ def test_the_figures_are_those_without_a_picture(tmp_path):
 def test_a_page_names_the_trace_s_file_and_not_where_it_lies(tmp_path):
     folder = tmp_path / "secret place"
     folder.mkdir()
+    device = folder / "own device.json"
+    device.write_text(json.dumps(devices.get("a100-80g").to_dict()))
     trace = folder / "own trace.csv"
     trace.write_text("arrival,prompt_tokens,output_tokens\n0,10,5\n1,10,5\n")
     done = subprocess.run(
-        [KVHOUSE, "replay", trace, "--model", "llama-3-8b", "--html", "a.html"],
+        [
+            *(KVHOUSE, "replay", trace, "--model", "llama-3-8b", "--device", device),
+            *("--kv-blocks", "9", "--html", "a.html"),
+        ],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -64,7 +72,7 @@ def test_a_page_names_the_trace_s_file_and_not_where_it_lies(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "a.html").read_text()
-    assert "own trace.csv" in page
+    assert "own trace.csv, model llama-3-8b, device own device.json." in page
     assert "secret place" not in page
 
 

@@ -18,10 +18,13 @@ from kvhouse.core.ledger import LEDGER_CLASSES
 from kvhouse.errors import KvhouseError
 from kvhouse.replayer import Setup, Trace, read_trace
 from kvhouse.replayer.compare import compare, variants
+from kvhouse.spec.layers import State
+from kvhouse.spec.tensors import Tensor
+from kvhouse.views.image import image
 from kvhouse.views.page import LANGUAGES, page
 from kvhouse.views.page.data import pack
 from kvhouse.views.page.texts import texts_of
-from kvhouse.views.picture import Drive, Picture, gib
+from kvhouse.views.picture import Drive, Picture, size_text
 
 TRAFFIC = (
     "conversations:rate=6,turns=4,pause=1,system=64,systems=2,block=16,prompt=uniform(5,90),"
@@ -96,11 +99,27 @@ def test_the_headline_says_what_the_results_say(picture):
     for drive in picture.drives:
         mean = drive.result.ledger.mean_bytes
         assert f">{drive.result.running.peak:,}</dd>" in text
-        assert f">{gib(mean['used'] + mean['shared'])}</dd>" in text
+        assert f">{size_text(mean['used'] + mean['shared'])}</dd>" in text
         idle = drive.result.pool.bytes - mean["used"] - mean["shared"]
-        assert f"{gib(idle)} held no token that was needed" in text
+        assert f"{size_text(idle)} held no token that was needed" in text
         assert f"{drive.result.output_tokens_per_second:,.0f}</dd>" in text
     assert text.count("TTFT p50 / p99, modelled") == len(picture.drives)
+
+
+def test_a_model_of_states_has_no_map_and_says_so():
+    states = spec.load("llama-3-8b")
+    states = replace(states, layers=(State((Tensor(4096),)),) * 4)
+    setup = Setup(
+        read_trace(TRAFFIC), states, devices.get("a100-80g"), kv_memory=2**20, weight_dtype="fp8"
+    )
+    recorder = setup.recorder()
+    drive = Drive(setup.drive(recorder=recorder), recorder.recording)
+    shown = Picture("t", "m", "d", setup.layout, [drive])
+    text = page(shown)
+    assert "so there is no map" in text
+    assert 'class="plot map"' not in text
+    assert drive.result.finished == 90
+    assert image(shown, "png").startswith(b"\x89PNG")
 
 
 class Tags(html.parser.HTMLParser):

@@ -85,8 +85,8 @@ class Pictures:
 
 def picture_of(
     setup: Setup,
-    device: str,
     model: str,
+    device: str,
     results: Sequence[ReplayResult],
     recorders: Sequence[Recorder | None],
 ) -> Picture:
@@ -98,5 +98,12 @@ def picture_of(
         for result, recorder in zip(results, recorders, strict=True)
         if recorder
     ]
-    # Where a file lies is nobody's business to whom a picture is shown.
-    return Picture(PurePath(setup.trace.name).name, model, device, setup.layout, drives)
+    trace = PurePath(setup.trace.name).name
+    return Picture(trace, _public(model), _public(device), setup.layout, drives)
+
+
+def _public(name: str) -> str:
+    """A name without the folders of a file: where it lies is nobody's business who sees it."""
+    path = PurePath(name)
+    local = path.suffix in (".json", ".gguf") or name.startswith((".", "~")) or path.is_absolute()
+    return path.name if local else name

@@ -195,7 +195,7 @@ def _replay(asked: _Asked, events_file: str | None, plan_log_file: str | None) -
             recorder=recorder,
         )
         if recorder:
-            draw(picture_of(asked.setup, asked.device, asked.model, [result], [recorder]))
+            draw(picture_of(asked.setup, asked.model, asked.device, [result], [recorder]))
     if asked.as_json:
         print_json({"model": asked.model, "device": asked.device, **result.to_dict()})
         return
@@ -221,7 +221,7 @@ def _compare(asked: _Asked, policies: list[str] | None) -> None:
             setups, slo=asked.slo, timeline=asked.timeline, on_ended=on_ended, recorders=recorders
         )
         if asked.pictures:
-            draw(picture_of(asked.setup, asked.device, asked.model, results, recorders))
+            draw(picture_of(asked.setup, asked.model, asked.device, results, recorders))
     if asked.as_json:
         figures = [result.to_dict() for result in results]
         print_json({"model": asked.model, "device": asked.device, "results": figures})

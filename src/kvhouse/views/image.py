@@ -15,7 +15,7 @@ from kvhouse.units import seconds_text
 from kvhouse.views.map_pixels import map_pixels
 from kvhouse.views.page.texts import texts_of
 from kvhouse.views.palette import LIGHT, LINES
-from kvhouse.views.picture import GIB, Drive, Picture, gib
+from kvhouse.views.picture import GIB, Drive, Picture, size_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -106,7 +106,7 @@ def _title(picture: Picture) -> str:
     )
     return (
         f"{result.submitted:,} requests of {trace}\n{model} on {device}, pool of "
-        f"{gib(result.pool.bytes)}; times {picture.timing}, bytes and requests counted"
+        f"{size_text(result.pool.bytes)}; times {picture.timing}, bytes and requests counted"
     )
 
 
@@ -116,7 +116,7 @@ def _draw_drive(part: SubFigure, drive: Drive, picture: Picture) -> None:
     ttft = f"{seconds_text(first.p50)} / {seconds_text(first.p99)}" if first else "–"
     part.suptitle(
         f"{drive.name}: {result.running.peak:,} requests at once, "
-        f"{gib(drive.used_bytes)} used of {gib(drive.held_bytes)} held\n"
+        f"{size_text(drive.used_bytes)} used of {size_text(drive.held_bytes)} held\n"
         f"TTFT p50 / p99 {ttft}, {result.output_tokens_per_second:,.0f} output tokens/s "
         f"({result.timing})",
         x=0.01,
@@ -125,12 +125,14 @@ def _draw_drive(part: SubFigure, drive: Drive, picture: Picture) -> None:
     )
     top, below = part.subplots(2, 1, sharex=True, height_ratios=[4, 2.3])
     blocks, rows = result.pool.blocks, len(drive.recording.pool.blocks)
-    shown = "" if rows == blocks else f"; {rows:,} of {blocks:,} blocks are drawn"
-    top.set_title(f"Memory map: each colour is a request{shown}")
+    note = "" if rows == blocks else f"; {rows:,} of {blocks:,} blocks are drawn"
+    if not rows:
+        note = ", but this model keeps nothing in blocks"
+    top.set_title(f"Memory map: each colour is a request{note}")
     top.set_ylabel("block")
     end = result.makespan_seconds
     pixels = map_pixels(drive.recording.pool, end)
-    top.imshow(pixels, extent=(0, end or 1, blocks, 0), aspect="auto", interpolation="nearest")
+    top.imshow(pixels, extent=(0, end or 1, blocks or 1, 0), aspect="auto", interpolation="nearest")
     if end < 0.9 * picture.end:
         top.text(end, blocks / 2, f"  all done at {seconds_text(end)}", in_layout=False)
     _draw_ledger(below, drive)

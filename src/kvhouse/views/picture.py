@@ -72,11 +72,11 @@ class Picture:
         return " and ".join(sorted({drive.result.timing for drive in self.drives}))
 
 
-def gib(size: float) -> str:
-    """A size in GiB with three significant digits, and the unit."""
-    value = size / GIB
-    digits = 0 if value >= 100 else 1 if value >= 10 else 2
-    return f"{value:,.{digits}f} GiB"
+def size_text(size: float) -> str:
+    """A size with three significant digits in GiB, or in MiB where that is less than one."""
+    value, unit = (size / GIB, "GiB") if size >= GIB else (size / 2**20, "MiB")
+    digits = 0 if value >= 100 or not value else 1 if value >= 10 else 2
+    return f"{value:,.{digits}f} {unit}"
 
 
 def percentile(distribution: Distribution | None, name: str) -> float | None:

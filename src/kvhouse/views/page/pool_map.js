@@ -119,7 +119,6 @@ function mapHeight(rows, width) {
 /** Put a map into its place; returns what draws it anew. */
 function makeMap(place, drive) {
   const map = drive.map;
-  if (!map.rows) return () => {};
   const canvas = html("canvas", "");
   const holder = html("div", "holder");
   hover(canvas, (x, y) => {

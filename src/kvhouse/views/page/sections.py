@@ -10,7 +10,7 @@ from kvhouse.replayer.curves import TIMES
 from kvhouse.replayer.results import Distribution
 from kvhouse.units import seconds_text
 from kvhouse.views.page.texts import Texts
-from kvhouse.views.picture import Drive, Picture, gib, percentile
+from kvhouse.views.picture import Drive, Picture, percentile, size_text
 
 _NOTHING = "–"
 
@@ -30,7 +30,7 @@ def headline(picture: Picture, texts: Texts) -> str:
         ),
         texts.say(
             "pool",
-            pool=gib(result.pool.bytes),
+            pool=size_text(result.pool.bytes),
             blocks=f"{result.pool.blocks:,}",
             tokens=result.pool.block_size,
             format=picture.layout.format.name,
@@ -45,22 +45,15 @@ def headline(picture: Picture, texts: Texts) -> str:
 
 def drive_section(drive: Drive, number: int, texts: Texts) -> str:
     """One drive: its headline in numbers and words, and where its two pictures go."""
-    name, pool_map = escape(drive.name), drive.recording.pool
-    rows, blocks = len(pool_map.blocks), drive.result.pool.blocks
-    note = "map_note" if rows == blocks else "map_note_sampled"
+    name = escape(drive.name)
     mean = drive.result.ledger.mean_bytes
-    means = ", ".join(f"{texts.classes[kind]} {gib(mean[kind])}" for kind in LEDGER_CLASSES)
-    peak = f"{drive.result.running.peak:,}"
+    means = ", ".join(f"{texts.classes[kind]} {size_text(mean[kind])}" for kind in LEDGER_CLASSES)
     return f"""<section class="drive" aria-labelledby="drive-{number}">
 <h2 id="drive-{number}">{name}</h2>
 <dl class="facts">{"".join(_fact(*fact) for fact in _facts(drive, texts))}</dl>
 <p>{escape(_summary(drive, texts))}</p>
 <figure>
-<figcaption><h3>{escape(texts.say("map_heading"))}</h3>
-<p>{escape(texts.say(note, rows=f"{rows:,}", blocks=f"{blocks:,}"))}</p></figcaption>
-<div class="plot map" role="img" data-drive="{number}"
- aria-label="{escape(texts.say("map_alt", name=drive.name, peak=peak))}"></div>
-<ul class="legend"></ul>
+{_map_figure(drive, number, texts)}
 </figure>
 <figure>
 <figcaption><h3>{escape(texts.say("ledger_heading"))}</h3></figcaption>
@@ -70,6 +63,24 @@ def drive_section(drive: Drive, number: int, texts: Texts) -> str:
 </figure>
 </section>
 """
+
+
+def _map_figure(drive: Drive, number: int, texts: Texts) -> str:
+    rows, blocks = len(drive.recording.pool.blocks), drive.result.pool.blocks
+    note = "map_none" if not rows else "map_note" if rows == blocks else "map_note_sampled"
+    text = texts.say(note, rows=f"{rows:,}", blocks=f"{blocks:,}")
+    caption = (
+        f"<figcaption><h3>{escape(texts.say('map_heading'))}</h3>\n"
+        f"<p>{escape(text)}</p></figcaption>"
+    )
+    if not rows:
+        return caption
+    peak = f"{drive.result.running.peak:,}"
+    label = escape(texts.say("map_alt", name=drive.name, peak=peak))
+    return (
+        f'{caption}\n<div class="plot map" role="img" data-drive="{number}"\n'
+        f' aria-label="{label}"></div>\n<ul class="legend"></ul>'
+    )
 
 
 def _facts(drive: Drive, texts: Texts) -> list[tuple[str, str, str]]:
@@ -85,8 +96,8 @@ def _facts(drive: Drive, texts: Texts) -> list[tuple[str, str, str]]:
         ),
         (
             texts.say("in_use"),
-            gib(drive.used_bytes),
-            texts.say("in_use_detail", held=gib(drive.held_bytes)),
+            size_text(drive.used_bytes),
+            texts.say("in_use_detail", held=size_text(drive.held_bytes)),
         ),
         (texts.say("ttft", timing=timing), both, texts.say("ttft_detail")),
         (
@@ -118,10 +129,10 @@ def _summary(drive: Drive, texts: Texts) -> str:
     wasted = drive.held_bytes - drive.used_bytes
     text = texts.say(
         "summary",
-        pool=gib(drive.result.pool.bytes),
-        idle=gib(drive.idle_bytes),
-        wasted=gib(wasted),
-        free=gib(drive.idle_bytes - wasted),
+        pool=size_text(drive.result.pool.bytes),
+        idle=size_text(drive.idle_bytes),
+        wasted=size_text(wasted),
+        free=size_text(drive.idle_bytes - wasted),
     )
     if drive.result.rejections:
         text += " " + texts.say("rejected", count=f"{len(drive.result.rejections):,}")
@@ -150,7 +161,7 @@ def _rows(picture: Picture, texts: Texts) -> list[tuple[str, Callable[[Drive], s
     rows: list[tuple[str, Callable[[Drive], str]]] = [
         (texts.say("row_finished"), lambda d: f"{d.result.finished:,}"),
         (texts.say("row_rejected"), lambda d: f"{len(d.result.rejections):,}"),
-        (texts.say("row_pool"), lambda d: gib(d.result.pool.bytes)),
+        (texts.say("row_pool"), lambda d: size_text(d.result.pool.bytes)),
         *((texts.classes[kind], _mean_bytes(kind)) for kind in LEDGER_CLASSES),
         (texts.say("row_peak"), lambda d: f"{d.result.running.peak:,}"),
         (texts.say("row_mean"), lambda d: f"{d.result.running.mean:,.1f}"),
@@ -178,7 +189,7 @@ def _rows(picture: Picture, texts: Texts) -> list[tuple[str, Callable[[Drive], s
 def _mean_bytes(kind: str) -> Callable[[Drive], str]:
     def cell(drive: Drive) -> str:
         share = drive.result.ledger.mean_share[kind]
-        return f"{gib(drive.result.ledger.mean_bytes[kind])} ({share:.1%})"
+        return f"{size_text(drive.result.ledger.mean_bytes[kind])} ({share:.1%})"
 
     return cell
 
