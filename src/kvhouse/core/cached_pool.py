@@ -60,9 +60,9 @@ class CachedPool:
         """Every free block's id, the next to be taken first."""
         return list(self._free)
 
-    def cached_ids(self) -> list[int]:
-        """The id of every block that nobody holds and whose content can still be found."""
-        return [block for block in self._free if block in self._contents]
+    def content_ids(self) -> list[int]:
+        """The id of every block whose content can be found, held or free."""
+        return list(self._contents)
 
     def content(self, block: int) -> Content | None:
         """What a block is indexed as, if it is."""

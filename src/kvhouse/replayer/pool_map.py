@@ -62,7 +62,7 @@ def look_at(scheduler: Scheduler, blocks: Array, written: Written = written) -> 
     if head and memory.pool.unusable(memory.blocks_to_admit(head)):
         kinds[:] = EXTERNAL  # where it is scattered, all that is free is
     if memory.sharing and memory.sharing.pool.cached_blocks:
-        kinds[memory.sharing.pool.cached_ids()] = CACHED
+        kinds[memory.sharing.pool.content_ids()] = CACHED  # what is held is painted over
     _paint(memory, scheduler.running, written, kinds, owners)
     if memory.sharing and any(memory.sharing.pool.shared_blocks):
         kinds[np.array(memory.sharing.pool.references) > 1] = SHARED
