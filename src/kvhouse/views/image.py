@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +70,8 @@ def image(picture: Picture, kind: str) -> bytes:
 
     columns = min(2, len(picture.drives))
     lines = -(-len(picture.drives) // columns)
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # of a name, shown as boxes
         figure = Figure(
             figsize=((10.0, 13.0)[columns - 1], 5.7 * lines + 3.2), layout="constrained"
         )
