@@ -34,10 +34,10 @@ def print_json(data: dict[str, Any]) -> None:
 
 
 @contextmanager
-def line_log(
+def whole_file(
     path: str | None, what: str, stop: Stop | None = None
-) -> Iterator[Callable[[Encodable], None] | None]:
-    """A sink for lines that becomes ``path`` when the block ends well; None without a path.
+) -> Iterator[Callable[[bytes], None] | None]:
+    """A sink for bytes that becomes ``path`` when the block ends well; None without a path.
 
     Args:
         path: The file.
@@ -61,9 +61,9 @@ def line_log(
     try:
         with file:
 
-            def write(line: Encodable) -> None:
+            def write(content: bytes) -> None:
                 try:
-                    file.write(line.encode())
+                    file.write(content)
                 except OSError as error:
                     reason = f"{what} {path}: cannot be written: {error.strerror}"
                     raise KvhouseError(reason) from None
@@ -73,6 +73,15 @@ def line_log(
         partial.replace(target.with_name(f"{target.name}.partial") if cut_short else target)
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def line_log(
+    path: str | None, what: str, stop: Stop | None = None
+) -> Iterator[Callable[[Encodable], None] | None]:
+    """The same for what is written as lines."""
+    with whole_file(path, what, stop) as write:
+        yield None if write is None else lambda line: write(line.encode())
 
 
 def plan_log(

@@ -13,6 +13,7 @@ from kvhouse.devices import Device
 from kvhouse.layout import DEFAULT_BLOCK_SIZE
 from kvhouse.planner import DEFAULT_UTILIZATION
 from kvhouse.replayer.events import Event
+from kvhouse.replayer.recorder import Recorder
 from kvhouse.replayer.records import RequestRecord
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.setup import Setup
@@ -59,6 +60,7 @@ def replay(
     on_plan: Callable[[StepPlan], None] | None = None,
     on_event: Callable[[Event], None] | None = None,
     stop: Stop | None = None,
+    recorder: Recorder | None = None,
 ) -> ReplayResult:
     """Lead a trace through the scheduler on a virtual clock of roofline times.
 
@@ -106,6 +108,7 @@ def replay(
         on_plan: Called for each step's plan.
         on_event: Called for everything that happens to a request; see docs/json.md.
         stop: Ends it between two events once ``stop.asked``; ``ReplayResult.partial`` says so.
+        recorder: Gathers what a picture shows.
 
     Raises:
         KvhouseError: The input is impossible; the message says which part. Requests that can
@@ -151,4 +154,5 @@ def replay(
         on_plan=on_plan,
         on_event=on_event,
         stop=stop,
+        recorder=recorder,
     )

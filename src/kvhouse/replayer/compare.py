@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from kvhouse.core.policy import PAGED, POLICIES, get_policy
 from kvhouse.errors import KvhouseError
+from kvhouse.replayer.recorder import Recorder
 from kvhouse.replayer.records import RequestRecord
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.setup import Setup
@@ -44,9 +45,18 @@ def compare(
     slo: SLO | None = None,
     timeline: int | None = None,
     on_ended: Callable[[RequestRecord], None] | None = None,
+    recorders: Sequence[Recorder | None] | None = None,
     stop: Stop | None = None,
 ) -> list[ReplayResult]:
     """Drive each setup; see ``Setup.drive``.
+
+    Args:
+        setups: What is driven.
+        slo: What requests should meet.
+        timeline: Bins of each timeline.
+        on_ended: Called for each request that ended.
+        recorders: What gathers a picture of each drive.
+        stop: Ends it early.
 
     Returns:
         A result for each; fewer, and the last of them partial, where ``stop`` was asked for.
@@ -55,9 +65,11 @@ def compare(
         KvhouseError: One of them is impossible.
     """
     results: list[ReplayResult] = []
-    for setup in setups:
+    for setup, recorder in zip(setups, recorders or [None] * len(setups), strict=True):
         if results and stop and stop.asked:
             stop.cut_short = True
             break
-        results.append(setup.drive(slo=slo, timeline=timeline, on_ended=on_ended, stop=stop))
+        results.append(
+            setup.drive(slo=slo, timeline=timeline, on_ended=on_ended, recorder=recorder, stop=stop)
+        )
     return results
