@@ -32,22 +32,25 @@ def interrupted(arguments, folder, begun, stderr=subprocess.PIPE):
         stderr=stderr,
         text=True,
     ) as process:
-        while not begun():
-            assert process.poll() is None
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=100)
+        try:
+            while not begun():
+                assert process.poll() is None
+                time.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+            output, errors = process.communicate(timeout=100)
+        finally:
+            process.kill()  # where it has not ended by itself
     return process.returncode, output, errors
 
 
 def finished_in(folder):
     """Whether the event log that is being written in a folder knows a request that finished."""
-    logs = list(folder.iterdir())
+    logs = list(folder.glob(".log*"))
     return logs and b'"finished"' in logs[0].read_bytes()
 
 
 def test_ctrl_c_leaves_a_partial_result(tmp_path):
-    arguments = [*REPLAY, "--events", "log.jsonl", "--json"]
+    arguments = [*REPLAY, "--events", "log.jsonl", "--html", "page.html", "--json"]
     code, output, errors = interrupted(arguments, tmp_path, lambda: finished_in(tmp_path))
     assert code == 130
     data = json.loads(output)
@@ -58,8 +61,10 @@ def test_ctrl_c_leaves_a_partial_result(tmp_path):
     told, last = errors.splitlines()
     assert f"ended early with {data['finished']:,} of 20,000 requests finished" in told
     assert last == "kvhouse: interrupted"
-    # The log says by its name that it is not whole, and agrees with the result.
-    assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl.partial"]
+    # Files say by their names that they are not whole, and the log agrees with the result.
+    written = sorted(path.name for path in tmp_path.iterdir())
+    assert written == ["log.jsonl.partial", "page.html.partial"]
+    assert "partial, ended early" in (tmp_path / "page.html.partial").read_text()
     lines = (tmp_path / "log.jsonl.partial").read_text().splitlines()
     events = [json.loads(line) for line in lines]
     assert sum(event["event"] == "finished" for event in events) == data["finished"]
@@ -84,9 +89,24 @@ class Terminal:
         self.end, self.given = pty.openpty()
         self.text = ""
 
-    def sees(self, word):
+    def read(self):
         self.text += os.read(self.end, 4096).decode(errors="replace")
-        return word in self.text
+
+    def shows(self, label):
+        """Whether there is a bar of this name, with a rate; it reads on each time it is asked."""
+
+        def shown():
+            self.read()
+            return "requests/s" in self.text.partition(f"{label} ")[2]
+
+        return shown
+
+    def rest(self):
+        """What a process that has ended wrote."""
+        os.write(self.given, b"\x04")
+        while "\x04" not in self.text:
+            self.read()
+        return self.text
 
     def close(self):
         os.close(self.given)
@@ -102,13 +122,21 @@ def terminal():
 
 def test_a_terminal_sees_rate_and_remaining_time_and_a_comparison_ends_early(tmp_path, terminal):
     arguments = [*REPLAY, "--compare", "--policy", "contiguous-oracle,paged"]
-    code, output, _ = interrupted(
-        arguments, tmp_path, lambda: terminal.sees("left"), terminal.given
-    )
+    code, output, _ = interrupted(arguments, tmp_path, terminal.shows("replays"), terminal.given)
     assert code == 130
-    assert "/40000" in terminal.text
-    assert "requests/s" in terminal.text
+    bar = terminal.text.partition("replays ")[2]
+    assert "/40000" in bar
+    assert "left" in bar
     assert "PARTIAL, ended early" in output
+
+
+def test_a_search_that_found_nothing_yet_is_said_to(tmp_path, terminal):
+    arguments = [*REPLAY[:4], "--find", "min-memory"]
+    code, output, _ = interrupted(arguments, tmp_path, terminal.shows("min-memory"), terminal.given)
+    assert (code, output) == (130, "")
+    text = " ".join(terminal.rest().split())
+    assert "min-memory: stopped before any setting held; blocks tried: none" in text
+    assert "kvhouse: interrupted" in text
 
 
 def show_of(monkeypatch, *, tty, **options):

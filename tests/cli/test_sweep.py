@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from inspect import signature
 from pathlib import Path
 
@@ -31,15 +32,21 @@ CELLS = [
 QUICK = ["azure-conv-2023", "--limit", "20", "--models", "llama-3-8b", "--devices", "l4,a100-80g"]
 
 
+@contextmanager
 def command(folder, *arguments):
-    return subprocess.Popen(
+    """A sweep under way, which does not outlive the block."""
+    with subprocess.Popen(
         [KVHOUSE, "sweep", *arguments],
         env=ENVIRONMENT,
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def outcome(folder, *arguments):

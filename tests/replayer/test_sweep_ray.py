@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -33,21 +34,31 @@ CELLS = [
 ]
 
 
+@contextmanager
 def sweep(*arguments):
-    return subprocess.Popen(
+    """A sweep under way, which does not outlive the block."""
+    with subprocess.Popen(
         [KVHOUSE, "sweep", *CELLS, *arguments],
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
-def rows_of(process):
-    with process:
-        output, errors = process.communicate(timeout=200)
+def outcome(process):
+    output, errors = process.communicate(timeout=200)
     assert process.returncode == 0, errors
     return json.loads(output)
+
+
+def swept(*arguments):
+    with sweep(*arguments) as process:
+        return outcome(process)
 
 
 def children(pid):
@@ -86,25 +97,25 @@ def cluster():
 
 @pytest.fixture(scope="module")
 def expected():
-    return rows_of(sweep("--workers", "1"))["rows"]
+    return swept("--workers", "1")["rows"]
 
 
 def test_the_cluster_gives_what_this_machine_gives(cluster, expected, tmp_path):
     _, address = cluster
     out = tmp_path / "results.parquet"
-    data = rows_of(sweep("--ray", address, "--out", str(out)))
+    data = swept("--ray", address, "--out", str(out))
     assert data["rows"] == expected
     assert [row["status"] for row in data["rows"]] == ["done"] * 2 + ["impossible"] * 2
-    assert rows_of(sweep("--ray", address, "--out", str(out)))["reused"] == 4
+    assert swept("--ray", address, "--out", str(out))["reused"] == 4
 
 
 def test_a_worker_that_is_killed_costs_nothing(cluster, expected):
     head, _ = cluster
-    process = sweep("--ray")  # which finds the one of this machine
-    end = time.monotonic() + 100
-    while not (running := tasks(head)):
-        assert time.monotonic() < end
-        assert process.poll() is None
-        time.sleep(0.02)
-    os.kill(running[0], signal.SIGKILL)
-    assert rows_of(process)["rows"] == expected
+    with sweep("--ray") as process:  # which finds the one of this machine
+        end = time.monotonic() + 100
+        while not (running := tasks(head)):
+            assert time.monotonic() < end
+            assert process.poll() is None
+            time.sleep(0.02)
+        os.kill(running[0], signal.SIGKILL)
+        assert outcome(process)["rows"] == expected

@@ -101,6 +101,8 @@ def picture_of(
         if recorder
     ]
     trace = PurePath(setup.trace.name).name
+    if results[-1].partial:
+        trace += " (partial, ended early)"
     return Picture(trace, _public(model), _public(device), setup.layout, drives)
 
 

@@ -98,18 +98,16 @@ def _show(label: str, unit: str, counter: Counter, ended: Event) -> None:
         TextColumn("{task.fields[rate]}"),
         *([TimeRemainingColumn(), TextColumn("left")] if counter.total else [TimeElapsedColumn()]),
     ]
+
+    def rate() -> str:
+        value = counter.done / (monotonic() - begun)
+        return f"{value:,.0f} {unit}/s" if value >= 100 else f"{value:.3g} {unit}/s"
+
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
-        task = bar.add_task(label, total=counter.total, rate="", completed=counter.done)
-        while True:
-            done = counter.done
-            rate = done / (monotonic() - begun)
-            text = f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
-            bar.update(
-                task, total=counter.total, completed=done, rate=f"{text} {unit}/s", refresh=True
-            )
-            if ended.wait(_REFRESH):
-                return
+        task = bar.add_task(label, total=counter.total, completed=counter.done, rate=rate())
+        while not ended.wait(_REFRESH):
+            bar.update(task, total=counter.total, completed=counter.done, rate=rate(), refresh=True)
 
 
 @contextmanager

@@ -94,6 +94,7 @@ def remedies_command(
     """
     from kvhouse import devices, spec
     from kvhouse.replayer import SLO, Setup, Tiering, read_trace
+    from kvhouse.replayer.generate import most_requests
     from kvhouse.replayer.remedies import Tries, remedies
 
     if from_log and kv_blocks:
@@ -109,7 +110,8 @@ def remedies_command(
     )
     limits = [options.seconds(text) for text in (slo_ttft, slo_tpot, slo_latency)]
     slo = SLO(*limits) if any(limits) else None
-    with progress("reading the trace", limit, as_json=as_json) as on_read:
+    most = most_requests(trace, limit)
+    with progress("reading the trace", most, as_json=as_json) as on_read:
         traffic = read_trace(
             trace,
             limit=limit,

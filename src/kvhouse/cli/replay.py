@@ -126,13 +126,15 @@ def replay_command(
 
     from kvhouse import devices, spec
     from kvhouse.replayer import SLO, Setup, Tiering, read_trace
+    from kvhouse.replayer.generate import most_requests
 
     if from_log and kv_blocks:
         raise KvhouseError("--from-log and --kv-blocks both name the pool: give one of them")
 
     limits = [options.seconds(text) for text in (slo_ttft, slo_tpot, slo_latency)]
     slo = SLO(*limits) if any(limits) else None
-    with progress("reading the trace", limit, as_json=as_json) as on_read:
+    most = most_requests(trace, limit)
+    with progress("reading the trace", most, as_json=as_json) as on_read:
         traffic = read_trace(
             trace,
             limit=limit,
@@ -267,12 +269,12 @@ def _find(asked: _Asked, what: str, share: float) -> None:
 
     search = find_max_rate if what == "max-rate" else find_min_memory
     goal = Goal(asked.slo, share)
-    with interruptible() as stop, progress(what, None, as_json=asked.as_json) as on_ended:
-        try:
+    try:
+        with interruptible() as stop, progress(what, None, as_json=asked.as_json) as on_ended:
             found = search(asked.setup, goal, on_ended=on_ended, stop=stop)
-        except SearchStopped as reason:
-            warn(f"{what}: {reason}")
-            raise typer.Exit(INTERRUPTED) from None
+    except SearchStopped as reason:
+        warn(f"{what}: {reason}")
+        raise typer.Exit(INTERRUPTED) from None
     if asked.as_json:
         asked.print_json(found.partial, found.to_dict())
     else:

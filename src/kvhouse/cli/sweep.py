@@ -140,6 +140,7 @@ def sweep_command(
     from kvhouse import devices as device_table
     from kvhouse import spec
     from kvhouse.replayer import SLO, Setup, Tiering, read_trace
+    from kvhouse.replayer.generate import most_requests
     from kvhouse.replayer.sweep import Grid, Rate, sweep_of
     from kvhouse.replayer.sweep.ranking import sorting
 
@@ -156,7 +157,8 @@ def sweep_command(
     sort = sorting(sort, with_slo=slo is not None)
     specs = {name: spec.load(name) for name in grid.models}
     figures = {name: device_table.get(name) for name in grid.devices}
-    with progress("reading the trace", limit, as_json=as_json) as on_read:
+    most = most_requests(trace, limit)
+    with progress("reading the trace", most, as_json=as_json) as on_read:
         traffic = read_trace(
             trace,
             limit=limit,

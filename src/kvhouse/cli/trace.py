@@ -45,6 +45,7 @@ def trace_command(
     Example: kvhouse trace gamma:rate=2,cv=3,lengths=sharegpt,requests=1000 --write t.jsonl
     """
     from kvhouse.replayer.describe import Description
+    from kvhouse.replayer.generate import most_requests
     from kvhouse.replayer.trace_select import Selection
     from kvhouse.replayer.trace_write import write_trace
     from kvhouse.replayer.traces import TraceStream, told
@@ -60,7 +61,8 @@ def trace_command(
         max_length=cut,
     )
     stream, description = TraceStream(trace, selection), Description()
-    with progress("trace", limit, as_json=as_json) as on_read:
+    most = most_requests(trace, limit)
+    with progress("trace", most, as_json=as_json) as on_read:
         described = _described(told(stream, on_read), description)
         if write is None:
             for _ in described:
