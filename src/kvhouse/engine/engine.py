@@ -41,6 +41,8 @@ class EngineConfig:
     Attributes:
         kv_memory: Budget for KV in bytes; the pool takes the whole blocks in it.
         kv_format: Format of keys and values in the pool.
+        kv_rotation: Whether keys and values are rotated before they are rounded, which int8 and
+            int4 can be; None for int4 only.
         policy: One of ``core.policy.POLICIES``, or ``contiguous``.
         block_size: Tokens in a block.
         max_length: Longest request, prompt and output, in tokens; None for the model's own.
@@ -59,6 +61,7 @@ class EngineConfig:
 
     kv_memory: int
     kv_format: str = "fp32"
+    kv_rotation: bool | None = None
     policy: str = "paged"
     block_size: int = DEFAULT_BLOCK_SIZE
     max_length: int | None = None
@@ -118,7 +121,7 @@ class Engine:
         self.config = config
         self.tokenizer = loaded.tokenizer
         self.scheduler = Scheduler(memory, limits)
-        self.kv = KVTensors(spec, layout, size)
+        self.kv = KVTensors(spec, layout, size, rotate=config.kv_rotation)
         self.executor = TorchExecutor.on(self.kv, loaded, below.stores)
         self._live: dict[int, LiveRequest] = {}
 
