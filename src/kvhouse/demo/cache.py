@@ -115,12 +115,10 @@ class CacheDemo:
         from kvhouse.engine import SamplingParams
 
         prompt = [number % self._vocab_size for number in range(7, 7 + 13 * length, 13)]
-        stream = self._engine.stream(
-            prompt, self._setting.repeats + 1, SamplingParams(ignore_eos=True)
-        )
+        repeats = self._setting.repeats
+        stream = self._engine.stream(prompt, repeats + 1, SamplingParams(ignore_eos=True))
         prefill, first = _timed(lambda: next(stream).id)
-        decode = [_timed(lambda: next(stream).id) for _ in range(self._setting.repeats)]
-        stream.close()
+        decode = [_timed(lambda: next(stream).id) for _ in range(repeats)]
         known, uncached = [*prompt], list[float]()
         for token in [first, *(token for _, token in decode)][:2]:
             seconds, logits = _timed(lambda: self._uncached.logits(known))
