@@ -35,7 +35,9 @@ def main() -> None:
     for repeat in range(asked.repeats):
         cold.append(seconds(engine, shared + draw(asked.own), f"cold {repeat}"))
         warm.append(seconds(engine, shared + draw(asked.own), "warm"))
-    print(f"{asked.shared:,} shared and {asked.own:,} own tokens, {asked.repeats} repeats, measured")
+    print(
+        f"{asked.shared:,} shared and {asked.own:,} own tokens, {asked.repeats} repeats, measured"
+    )
     print(f"time to first token, cold: {median(cold) * 1e3:,.0f} ms")
     print(f"time to first token, hit:  {median(warm) * 1e3:,.0f} ms")
     print(f"hit / cold: {median(warm) / median(cold):.1%}")
