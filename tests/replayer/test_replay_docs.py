@@ -2,6 +2,7 @@
 
 import doctest
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -61,6 +62,38 @@ def test_the_event_that_is_shown_has_the_keys_of_the_table():
     text = (DOCS / "json.md").read_text()
     table = text[text.index("## Events") : text.index("## kvhouse trace")]
     assert all(f"| `{key}` |" in table for key in json.loads(shown))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_the_remedies_that_are_shown_are_what_is_printed(document):
+    """Padding and blank lines are taken out, and […] stands for what is left out."""
+    shown, other = (line for line in blocks(document, "bash")[1].splitlines())
+    printed = [remedies(line) for line in (shown, other)]
+    (text,) = blocks(document, "text")
+    parts = text.split("[…]\n")
+    assert len(parts) > 2
+    at = 0
+    for part in parts:  # in this order
+        at = printed[0].index(squeezed(part), at)
+    assert printed[0].startswith(squeezed(parts[0]))
+    assert printed[0].endswith(squeezed(parts[-1]))
+    answer = printed[1].splitlines()[-1]
+    assert answer in (DOCS / document).read_text().replace("\n", " ")
+
+
+def remedies(line):
+    done = subprocess.run(
+        [KVHOUSE, *shlex.split(line)[1:]],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"COLUMNS": "80"},
+    )
+    return squeezed(done.stdout)
+
+
+def squeezed(text):
+    return "\n".join(" ".join(line.split()) for line in text.splitlines() if line.strip())
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -30,12 +30,17 @@ class _Asked:
     @property
     def requests(self) -> int:
         """Requests of the trace."""
-        return len(self.setup.trace.requests)
+        return len(self.setup.part.requests)
 
     @property
     def title(self) -> str:
         """The traffic and the device in words."""
-        return f"{self.requests:,} requests of {self.setup.trace.name} on {self.device}"
+        return f"{self.requests:,} requests of {self.setup.trace.name} on {self._devices}"
+
+    @property
+    def _devices(self) -> str:
+        tp = self.setup.tp
+        return self.device if tp == 1 else f"each of {tp} {self.device} (tensor parallel)"
 
 
 def replay_command(
@@ -55,6 +60,8 @@ def replay_command(
     link_latency: options.LinkLatency = "10us",
     tier_replacement: options.TierReplacement = "lru",
     tier_write: options.TierWrite = "back",
+    tp: options.Tp = 1,
+    replica: options.Replica = "1/1",
     compare: options.Compare = False,
     find: options.Find = None,
     slo_ttft: options.SloTtft = None,
@@ -151,6 +158,8 @@ def replay_command(
             tier_replacement,
             tier_write,
         ),
+        tp=tp,
+        replica=options.part(replica),
     )
     if from_log:
         from kvhouse.replayer.from_log import blocks_from_log

@@ -50,6 +50,8 @@ def replay(
     link_latency: float = DEFAULT_LINK_LATENCY,
     tier_replacement: str = "lru",
     tier_write: str = "back",
+    tp: int = 1,
+    replica: tuple[int, int] = (1, 1),
     slo: SLO | None = None,
     timeline: int | None = None,
     on_ended: Callable[[RequestRecord], None] | None = None,
@@ -92,6 +94,10 @@ def replay(
         tier_replacement: What a full tier gives up: ``lru`` or ``arc``.
         tier_write: When the first tier takes a block: ``through`` once it is full, ``back`` once
             its content must leave the pool.
+        tp: Devices that share every layer; memory and bytes are those of one of them. The sums
+            over them take their time on the device's links; see ``costs.Sums``.
+        replica: Take what a router would send to this one, from 1, of so many replicas, to which
+            it deals requests out one after the other: ``(1, 2)`` is the first of two.
         slo: What requests should meet; ``ReplayResult.goodput`` says how many did.
         timeline: Points of ``ReplayResult.timeline``, if it is wanted.
         on_ended: Called for each request that finished or was rejected.
@@ -132,6 +138,8 @@ def replay(
             tier_replacement,
             tier_write,
         ),
+        tp=tp,
+        replica=replica,
     )
     return setup.drive(
         slo=slo, timeline=timeline, on_ended=on_ended, on_plan=on_plan, on_event=on_event

@@ -50,6 +50,9 @@ class Scenario:
         fit: How contiguous policies look for a run, one of ``core.policy.FITS``.
         tiers: What lies below the pool, what is next below it first.
         pays: Whether to load from them what could be computed again.
+        tp: Devices that share every layer; ``layout`` and the memory are those of one.
+        sum_link: Bytes per second over which their sums are counted; None where they are not.
+        replica: Which of how many replicas gets this part of the trace, from 1.
     """
 
     trace: Trace
@@ -64,6 +67,9 @@ class Scenario:
     fit: str = FIRST_FIT
     tiers: tuple[LinkedTier, ...] = ()
     pays: LoadRule = always
+    tp: int = 1
+    sum_link: float | None = None
+    replica: tuple[int, int] = (1, 1)
 
     @property
     def pool(self) -> PoolSize:
@@ -93,6 +99,10 @@ class Scenario:
             "prefix_cache": self.prefix_cache,
             "fit": self.fit,
             "tiers": [tier.to_dict() for tier in self.tiers],
+            "tp": self.tp,
+            "sum_bytes_per_second": self.sum_link,
+            "replica": self.replica[0],
+            "replicas": self.replica[1],
             **asdict(self.config),
         }
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from kvhouse.core.ledger import LEDGER_CLASSES
 from kvhouse.replayer.results import Distribution, ReplayResult
 from kvhouse.units import bytes_text, seconds_text
+from kvhouse.views.ranks import ranks_text
 from kvhouse.views.tables import table
 from kvhouse.views.tiers import show_tiers
 
@@ -35,6 +36,9 @@ def show_results(console: Console, title: str, results: Sequence[ReplayResult]) 
     console.print(table(f"{title} (times {timings})", ["", *heads], rows))
     console.print(table("Pool, mean over time", ["", *heads], _ledger_rows(results)))
     show_tiers(console, results)
+    for text in dict.fromkeys(ranks_text(result.scenario) for result in results):
+        if text:
+            console.print(text)
     for result in results:
         show_rejections(console, result)
 
