@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from kvhouse.cli import options
 from kvhouse.cli.output import print_json, progress
 from kvhouse.errors import KvhouseError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 
 def quality_command(
@@ -65,6 +62,7 @@ def quality_command(
         VARIANTS,
         bundled_text,
         measure_quality,
+        text_ids,
         variants_of,
     )
 
@@ -76,7 +74,7 @@ def quality_command(
     content = bundled_text() if text is None else _read(text)
     with Console(stderr=True).status(f"loading {model}"):
         loaded = load_model(model)
-    ids = _ids(loaded.tokenizer, content, model)
+    ids = text_ids(loaded, content)
     passes = len(ids) // max(1, window) * (1 + len(variants))
     with progress("quality", passes) as advance:
         report = measure_quality(
@@ -102,10 +100,3 @@ def _read(path: Path) -> str:
         raise KvhouseError(f"text {path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise KvhouseError(f"text {path}: is not UTF-8") from None
-
-
-def _ids(tokenizer: PreTrainedTokenizerBase | None, content: str, model: str) -> list[int]:
-    if tokenizer is None:
-        raise KvhouseError(f"{model}: has no tokenizer, so it cannot read a text")
-    ids: list[int] = tokenizer(content)["input_ids"]
-    return ids

@@ -119,6 +119,18 @@ def bundled_text() -> str:
     return (files("kvhouse") / "data" / "texts" / f"{TEXT}.txt").read_text(encoding="utf-8")
 
 
+def text_ids(loaded: LoadedModel, text: str) -> list[int]:
+    """A text as the model's tokens.
+
+    Raises:
+        KvhouseError: The model has no tokenizer.
+    """
+    if loaded.tokenizer is None:
+        raise KvhouseError(f"{loaded.spec.name}: has no tokenizer, so it cannot read a text")
+    ids: list[int] = loaded.tokenizer(text)["input_ids"]
+    return ids
+
+
 def measure_quality(
     loaded: LoadedModel,
     token_ids: Sequence[int],
