@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -47,14 +48,27 @@ def test_the_commands_work(tmp_path):
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout
-    assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
+    written = sorted(path.name for path in tmp_path.iterdir())
+    assert written == ["log.jsonl", "page.html", "warehouse.png"]
+    # The picture that is shown was made so, and is not larger than a page should load.
+    shown = DOCS / "pictures" / "warehouse.png"
+    assert shown.stat().st_size < 150_000
+    assert size_of(shown) == size_of(tmp_path / "warehouse.png")
+
+
+def size_of(image):
+    """Width and height of a PNG."""
+    return struct.unpack(">II", image.read_bytes()[16:24])
 
 
 def test_the_python_gives_what_it_says():
     parser, runner = doctest.DocTestParser(), doctest.DocTestRunner()
+    names: dict[str, object] = {}
     for block in blocks("replay.md", "python"):
-        runner.run(parser.get_doctest(block, {}, "replay.md", "replay.md", 0))
-    assert (runner.failures, runner.tries) == (0, 4)
+        test = parser.get_doctest(block, names, "replay.md", "replay.md", 0)
+        runner.run(test, clear_globs=False)
+        names = test.globs
+    assert (runner.failures, runner.tries) == (0, 13)
 
 
 def test_the_event_that_is_shown_has_the_keys_of_the_table():

@@ -268,6 +268,24 @@ PlanLog = Annotated[
         "give the same file.",
     ),
 ]
+Html = Annotated[
+    str | None,
+    typer.Option(
+        "--html",
+        metavar="FILE",
+        help="Write a page that shows who held which block over time, where the bytes were, and "
+        "how long requests took; it needs no network.",
+    ),
+]
+Png = Annotated[
+    str | None,
+    typer.Option("--png", metavar="FILE", help="Write the same as an image (extra `plots`)."),
+]
+Svg = Annotated[
+    str | None,
+    typer.Option("--svg", metavar="FILE", help="Write the same as a drawing (extra `plots`)."),
+]
+Lang = Annotated[str, typer.Option("--lang", help="Language of --html: en or zh.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys instead.")]
 
 

@@ -13,6 +13,7 @@ from kvhouse.devices import Device
 from kvhouse.layout import DEFAULT_BLOCK_SIZE
 from kvhouse.planner import DEFAULT_UTILIZATION
 from kvhouse.replayer.events import Event
+from kvhouse.replayer.recorder import Recorder
 from kvhouse.replayer.records import RequestRecord
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.setup import Setup
@@ -57,6 +58,7 @@ def replay(
     on_ended: Callable[[RequestRecord], None] | None = None,
     on_plan: Callable[[StepPlan], None] | None = None,
     on_event: Callable[[Event], None] | None = None,
+    recorder: Recorder | None = None,
 ) -> ReplayResult:
     """Lead a trace through the scheduler on a virtual clock of roofline times.
 
@@ -103,6 +105,7 @@ def replay(
         on_ended: Called for each request that finished or was rejected.
         on_plan: Called for each step's plan.
         on_event: Called for everything that happens to a request; see docs/json.md.
+        recorder: Gathers what a picture shows.
 
     Raises:
         KvhouseError: The input is impossible; the message says which part. Requests that can
@@ -142,5 +145,10 @@ def replay(
         replica=replica,
     )
     return setup.drive(
-        slo=slo, timeline=timeline, on_ended=on_ended, on_plan=on_plan, on_event=on_event
+        slo=slo,
+        timeline=timeline,
+        on_ended=on_ended,
+        on_plan=on_plan,
+        on_event=on_event,
+        recorder=recorder,
     )

@@ -20,6 +20,7 @@ from kvhouse.replayer.drive import drive
 from kvhouse.replayer.events import Event
 from kvhouse.replayer.guard import ResidencyGuard
 from kvhouse.replayer.prefixes import keys_of
+from kvhouse.replayer.recorder import Recorder
 from kvhouse.replayer.records import RequestRecord
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.slo import SLO
@@ -116,6 +117,7 @@ class Scenario:
         on_ended: Callable[[RequestRecord], None] | None = None,
         on_plan: Callable[[StepPlan], None] | None = None,
         on_event: Callable[[Event], None] | None = None,
+        recorder: Recorder | None = None,
     ) -> ReplayResult:
         """Lead the traffic through a fresh scheduler.
 
@@ -127,6 +129,7 @@ class Scenario:
             on_ended: For each request that ended.
             on_plan: For each step.
             on_event: For everything that happens to a request.
+            recorder: Gathers what a picture needs.
 
         Raises:
             KvhouseError: The pool cannot be built as described.
@@ -153,8 +156,11 @@ class Scenario:
             on_plan=on_plan,
             on_event=on_event,
             guard=ResidencyGuard(memory),
-            keep=timeline is not None,
+            recorder=recorder,
+            keep=timeline is not None or recorder is not None,
         )
+        if recorder:
+            recorder.finish(log)
         return summarise(log, memory, self.to_dict(), slo=slo, timeline=timeline)
 
     def _keys(self, request: TraceRequest) -> BlockKeys | None:

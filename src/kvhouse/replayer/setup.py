@@ -18,6 +18,7 @@ from kvhouse.replayer.arrivals import TimedArrivals, backlog
 from kvhouse.replayer.events import Event
 from kvhouse.replayer.executor import ModelledExecutor
 from kvhouse.replayer.guard import StepGuard
+from kvhouse.replayer.recorder import Recorder
 from kvhouse.replayer.records import RequestRecord
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.scenario import Scenario
@@ -152,6 +153,15 @@ class Setup:
             return 0
         return kv_budget(self.rank, self.device, self.weight_dtype, 1.0, given).missing
 
+    def recorder(self) -> Recorder:
+        """What gathers a picture of one drive."""
+        requests = self.trace.requests
+        if not requests or not self.as_backlog:
+            return Recorder(requests[-1].arrival if requests else 0.0)
+        # Half of what it takes to compute all tokens, since some may be found or refused.
+        tokens, step = self.trace.mean_tokens * len(requests), self.token_budget
+        return Recorder(self.roofline.chunk(0, step).seconds * tokens / step / 2)
+
     def drive(
         self,
         *,
@@ -160,6 +170,7 @@ class Setup:
         on_ended: Callable[[RequestRecord], None] | None = None,
         on_plan: Callable[[StepPlan], None] | None = None,
         on_event: Callable[[Event], None] | None = None,
+        recorder: Recorder | None = None,
     ) -> ReplayResult:
         """Replay it; see ``Scenario.drive``.
 
@@ -179,4 +190,5 @@ class Setup:
             on_ended=on_ended,
             on_plan=on_plan,
             on_event=on_event,
+            recorder=recorder,
         )

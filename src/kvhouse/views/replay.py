@@ -26,7 +26,7 @@ LEDGER_NAMES = {
 
 def show_results(console: Console, title: str, results: Sequence[ReplayResult]) -> None:
     """Print what became of the requests, then where the pool's bytes were."""
-    heads = [_head(result) for result in results]
+    heads = [head(result) for result in results]
     if len(heads) > 2:  # so that they break between words, where columns are narrow
         heads = [head.replace("-", " ") for head in heads]
     timings = " and ".join(sorted({result.timing for result in results}))
@@ -51,7 +51,8 @@ def show_rejections(console: Console, result: ReplayResult) -> None:
         console.print(f"{text} (and {others:,} more)" if others else text, style="yellow")
 
 
-def _head(result: ReplayResult) -> str:
+def head(result: ReplayResult) -> str:
+    """A drive's policy, and what goes with it."""
     parts = [result.pool.policy]
     if result.prefix:
         parts.append("prefix cache")
