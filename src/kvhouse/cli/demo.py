@@ -68,7 +68,8 @@ def cache_command(as_json: options.AsJson = False) -> None:
     if as_json:
         print_json(outcome.to_dict())
         return
-    show_cache(console, outcome)
+    title = f"One more token of {setting.model}, measured on {device.title}"
+    show_cache(console, title, outcome.points)
 
 
 def _paging(console: Console) -> Outcome:

@@ -13,6 +13,7 @@ from kvhouse.costs import Roofline
 from kvhouse.devices import Device
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
+from kvhouse.views.cache import Point
 
 if TYPE_CHECKING:
     from kvhouse.engine.load import LoadedModel
@@ -41,27 +42,6 @@ class CacheSetting:
     repeats: int = 7
     dtype: str = "float32"
     kv_format: str = "fp32"
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One token's time at one length; all in seconds.
-
-    Attributes:
-        length: Tokens known before it.
-        uncached: Without a cache, measured: all of them are computed again.
-        decode: With the cache, measured: one token is computed, and reads what all others left.
-        decode_floor: The least time for that, by the bytes it reads and this machine's bandwidth.
-        prefill: Computing all of the ``length`` tokens for the first time, measured.
-        prefill_floor: The least time for that, by its FLOPs and this machine's rate.
-    """
-
-    length: int
-    uncached: float
-    decode: float
-    decode_floor: float
-    prefill: float
-    prefill_floor: float
 
 
 @dataclass(frozen=True, slots=True)

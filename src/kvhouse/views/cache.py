@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from rich.console import Console
 
-from kvhouse.demo.cache import CacheOutcome, Point
 from kvhouse.units import seconds_text
 from kvhouse.views.tables import table
 
@@ -14,10 +16,30 @@ _COLUMNS = ("tokens so far", "without", "with", "ratio", "floor", "prefill", "fl
 _WIDTH = 48
 
 
-def show_cache(console: Console, outcome: CacheOutcome) -> None:
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One token's time at one length; all in seconds.
+
+    Attributes:
+        length: Tokens known before it.
+        uncached: Without a cache, measured: all of them are computed again.
+        decode: With the cache, measured: one token is computed, and reads what all others left.
+        decode_floor: The least time for that, by the bytes it reads and this machine's bandwidth.
+        prefill: Computing all of the ``length`` tokens for the first time, measured.
+        prefill_floor: The least time for that, by its FLOPs and this machine's rate.
+    """
+
+    length: int
+    uncached: float
+    decode: float
+    decode_floor: float
+    prefill: float
+    prefill_floor: float
+
+
+def show_cache(console: Console, title: str, points: Sequence[Point]) -> None:
     """Print the times, and draw them."""
-    title = f"One more token of {outcome.setting.model}, measured on {outcome.device}"
-    console.print(table(title, _COLUMNS, map(_row, outcome.points), names=1))
+    console.print(table(title, _COLUMNS, map(_row, points), names=1))
     console.print(
         "Without the cache, each token computes all before it again; with it, decode computes one "
         "token and reads what the others left. Prefill computes a prompt once. Floors are "
@@ -25,8 +47,8 @@ def show_cache(console: Console, outcome: CacheOutcome) -> None:
         "measured rates.\n",
         soft_wrap=True,
     )
-    longest = max(point.uncached for point in outcome.points)
-    for point in outcome.points:
+    longest = max(point.uncached for point in points)
+    for point in points:
         for name, seconds in (("without", point.uncached), ("with", point.decode)):
             bar = "█" * max(1, round(_WIDTH * seconds / longest))
             length = f"{point.length:,}" if name == "without" else ""
