@@ -16,6 +16,7 @@ from kvhouse.cli.demo import demo_app
 from kvhouse.cli.devices import devices_command
 from kvhouse.cli.plan import plan_command
 from kvhouse.cli.progress import INTERRUPTED
+from kvhouse.cli.quality import quality_command
 from kvhouse.cli.remedies import remedies_command
 from kvhouse.cli.replay import replay_command
 from kvhouse.cli.run import run_command
@@ -40,6 +41,7 @@ app.command("replay")(replay_command)
 app.command("remedies")(remedies_command)
 app.command("sweep", cls=SweepCommand)(sweep_command)
 app.command("run")(run_command)
+app.command("quality")(quality_command)
 app.command("trace")(trace_command)
 app.command("devices")(devices_command)
 app.add_typer(demo_app, name="demo")

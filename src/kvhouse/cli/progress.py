@@ -6,14 +6,19 @@ import os
 import signal
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event, Thread
 from time import monotonic
 from typing import TYPE_CHECKING
 
+import typer
+
+from kvhouse.cli.output import warn
+from kvhouse.units import seconds_text
+
 if TYPE_CHECKING:
-    from kvhouse.replayer.stop import Stop
+    from kvhouse.replayer import ReplayResult, Stop
 
 #: The exit code after Ctrl-C.
 INTERRUPTED = 130
@@ -113,7 +118,7 @@ def _show(label: str, unit: str, counter: Counter, ended: Event) -> None:
 @contextmanager
 def interruptible() -> Iterator[Stop]:
     """Let the first Ctrl-C ask the drive in the block to stop; a second one ends it at once."""
-    from kvhouse.replayer.stop import Stop
+    from kvhouse.replayer import Stop
 
     stop = Stop()
     before = signal.getsignal(signal.SIGINT)
@@ -130,3 +135,17 @@ def interruptible() -> Iterator[Stop]:
         yield stop
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def leave_if_partial(results: Sequence[ReplayResult], drives: int) -> None:
+    """Say how far the last replay came, and leave as after Ctrl-C, where not all was done."""
+    last = results[-1]
+    if not last.partial and len(results) == drives:
+        return
+    requests = last.scenario["requests"]
+    warn(
+        f"partial: replay {len(results)} of {drives} ended early with {last.finished:,} of "
+        f"{requests:,} requests finished, {seconds_text(last.makespan_seconds)} of "
+        f"{last.timing} time"
+    )
+    raise typer.Exit(INTERRUPTED)

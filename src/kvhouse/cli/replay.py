@@ -10,12 +10,12 @@ import typer
 from kvhouse.cli import options
 from kvhouse.cli.output import line_log, plan_log, print_json, warn
 from kvhouse.cli.pictures import Pictures, picture_of
-from kvhouse.cli.progress import INTERRUPTED, interruptible, progress
+from kvhouse.cli.progress import INTERRUPTED, interruptible, leave_if_partial, progress
 from kvhouse.errors import KvhouseError
-from kvhouse.units import parse_seconds, seconds_text
+from kvhouse.units import parse_seconds
 
 if TYPE_CHECKING:
-    from kvhouse.replayer import SLO, ReplayResult, Setup
+    from kvhouse.replayer import SLO, Setup
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ def _replay(asked: _Asked, events_file: str | None, plan_log_file: str | None) -
         from kvhouse.views.replay import show_results
 
         show_results(Console(), asked.title, [result])
-    _tell_whether_partial(asked, [result], 1)
+    leave_if_partial([result], 1)
 
 
 def _compare(asked: _Asked, policies: list[str] | None) -> None:
@@ -260,7 +260,7 @@ def _compare(asked: _Asked, policies: list[str] | None) -> None:
         from kvhouse.views.replay import show_results
 
         show_results(Console(), asked.title, results)
-    _tell_whether_partial(asked, results, len(setups))
+    leave_if_partial(results, len(setups))
 
 
 def _find(asked: _Asked, what: str, share: float) -> None:
@@ -286,16 +286,3 @@ def _find(asked: _Asked, what: str, share: float) -> None:
     if found.partial:
         warn(f"partial: {what} ended early, after {len(found.probes)} replays")
         raise typer.Exit(INTERRUPTED)
-
-
-def _tell_whether_partial(asked: _Asked, results: list[ReplayResult], drives: int) -> None:
-    """Say how far the last replay came, and leave as after Ctrl-C, where not all was done."""
-    last = results[-1]
-    if not last.partial and len(results) == drives:
-        return
-    warn(
-        f"partial: replay {len(results)} of {drives} ended early with {last.finished:,} of "
-        f"{asked.requests:,} requests finished, {seconds_text(last.makespan_seconds)} of "
-        f"{last.timing} time"
-    )
-    raise typer.Exit(INTERRUPTED)
