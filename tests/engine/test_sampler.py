@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 import torch
 
-from kvhouse.engine.sampler import Sampler, SamplingParams
+from kvhouse.engine.sampler import Sampler, candidates, nucleus, penalised
+from kvhouse.engine.sampling_params import SamplingParams
 from kvhouse.errors import KvhouseError
 
 LOGITS = torch.tensor([-math.inf, 2.0, 0.5, -math.inf, 1.0, -3.0, -math.inf])
@@ -16,7 +17,7 @@ LOGITS = torch.tensor([-math.inf, 2.0, 0.5, -math.inf, 1.0, -3.0, -math.inf])
 
 def draws(count: int, **params) -> list[int]:
     sampler = Sampler(SamplingParams(**params))
-    return [sampler.choose(LOGITS, position) for position in range(count)]
+    return [sampler.choose(LOGITS, [0] * position).token for position in range(count)]
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
@@ -42,7 +43,9 @@ def test_a_tiny_temperature_is_greedy(temperature):
 def test_a_draw_depends_on_seed_and_position_alone():
     params = {"temperature": 1.0, "seed": 9}
     backwards = Sampler(SamplingParams(**params))
-    assert draws(50, **params) == [backwards.choose(LOGITS, p) for p in reversed(range(50))][::-1]
+    assert draws(50, **params) == [
+        backwards.choose(LOGITS, [0] * p).token for p in reversed(range(50))
+    ][::-1]
     assert draws(50, **params) != draws(50, temperature=1.0, seed=10)
 
 

@@ -17,7 +17,15 @@ except ImportError as error:
     ) from error
 
 from kvhouse.engine.engine import Engine, EngineConfig
-from kvhouse.engine.outputs import Completion, FinishReason, Token
-from kvhouse.engine.sampler import SamplingParams
+from kvhouse.engine.outputs import Completion, FinishReason, Token, TokenLogprobs
+from kvhouse.engine.sampling_params import SamplingParams
 
-__all__ = ["Completion", "Engine", "EngineConfig", "FinishReason", "SamplingParams", "Token"]
+__all__ = [
+    "Completion",
+    "Engine",
+    "EngineConfig",
+    "FinishReason",
+    "SamplingParams",
+    "Token",
+    "TokenLogprobs",
+]

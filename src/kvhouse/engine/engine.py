@@ -7,20 +7,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvhouse.core.check import check
-from kvhouse.core.memory import make_memory
+from kvhouse.core.keys import TokenKeys
+from kvhouse.core.memory import KVMemory, make_memory
 from kvhouse.core.policy import DEFAULT_TOKEN_BUDGET, DEFAULT_WATERMARK
 from kvhouse.core.scheduler import (
     DEFAULT_MAX_RUNNING,
     Scheduler,
     SchedulerConfig,
 )
+from kvhouse.engine.answers import Answers
 from kvhouse.engine.executor import TorchExecutor
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.live import LiveRequest
-from kvhouse.engine.load import LoadedModel, load_model
+from kvhouse.engine.load import LoadedModel, describe_model, load_model
 from kvhouse.engine.outputs import Completion, StepOutput, Token
-from kvhouse.engine.prompt import prompt_ids
-from kvhouse.engine.sampler import SamplingParams
+from kvhouse.engine.prompt import (
+    prompt_ids,
+    refuse_a_single_prompt,
+    refuse_texts_without_tokenizer,
+)
+from kvhouse.engine.sampling_params import SamplingParams
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import DEFAULT_BLOCK_SIZE, KVLayout
 from kvhouse.spec.model import ModelSpec
@@ -28,6 +34,9 @@ from kvhouse.spec.model import ModelSpec
 Prompt = str | Sequence[int]
 
 GREEDY = SamplingParams()
+
+#: The pool of an engine when none is given: enough for a few conversations on any machine.
+DEFAULT_KV_MEMORY = 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +52,11 @@ class EngineConfig:
         token_budget: Most tokens computed in one step.
         max_running: Most requests that hold memory at once.
         watermark: Share of the pool that ``paged`` admissions leave free.
+        prefix_cache: Whether requests share the blocks of equal beginnings; ``paged`` only.
         checked: Check every invariant of the core after every step.
     """
 
-    kv_memory: int
+    kv_memory: int = DEFAULT_KV_MEMORY
     kv_format: str = "fp32"
     policy: str = "paged"
     block_size: int = DEFAULT_BLOCK_SIZE
@@ -54,6 +64,7 @@ class EngineConfig:
     token_budget: int = DEFAULT_TOKEN_BUDGET
     max_running: int = DEFAULT_MAX_RUNNING
     watermark: float = DEFAULT_WATERMARK
+    prefix_cache: bool = False
     checked: bool = False
 
     def limits(self, spec: ModelSpec) -> SchedulerConfig:
@@ -69,6 +80,37 @@ class EngineConfig:
             checked=self.checked,
         )
 
+    def memory(self, spec: ModelSpec) -> KVMemory:
+        """The empty pool for a model.
+
+        Raises:
+            UnsupportedModel: Prefixes of this model cannot be shared.
+            KvhouseError: A setting is out of range.
+        """
+        layout = KVLayout.of(spec, self.kv_format, self.block_size)
+        return make_memory(
+            self.policy,
+            layout,
+            layout.blocks_in(self.kv_memory),
+            spec.length_limit(self.max_length),
+            self.watermark,
+            in_flight=self.token_budget,
+            share=self.prefix_cache,
+        )
+
+    def refuse_impossible(self, spec: ModelSpec) -> None:
+        """Refuse what no engine can do, before the weights of a model are loaded.
+
+        Raises:
+            UnsupportedModel: The engine cannot keep what this model keeps.
+            KvhouseError: A setting is out of range, or a format that the engine cannot store.
+        """
+        self.limits(spec)
+        KVTensors(self.memory(spec).layout, 1)
+
+
+DEFAULT_CONFIG = EngineConfig()
+
 
 class Engine:
     """Serves one model.
@@ -82,30 +124,28 @@ class Engine:
         KvhouseError: A setting is out of range, or the memory is not there.
     """
 
-    def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
+    def __init__(self, loaded: LoadedModel, config: EngineConfig = DEFAULT_CONFIG) -> None:
         spec = loaded.spec
         limits = config.limits(spec)
-        layout = KVLayout.of(spec, config.kv_format, config.block_size)
-        blocks = layout.blocks_in(config.kv_memory)
-        memory = make_memory(
-            config.policy,
-            layout,
-            blocks,
-            limits.max_length,
-            config.watermark,
-            in_flight=limits.token_budget,
-        )
+        memory = config.memory(spec)
         self.spec = spec
         self.config = config
         self.tokenizer = loaded.tokenizer
         self.scheduler = Scheduler(memory, limits)
-        self.kv = KVTensors(layout, blocks)
+        self.kv = KVTensors(memory.layout, memory.total_blocks)
         self.executor = TorchExecutor.on(self.kv, loaded, limits.max_length)
         self._live: dict[int, LiveRequest] = {}
+        self._answers: list[Answers] = []
 
     @classmethod
-    def load(cls, model: str | Path, config: EngineConfig, dtype: str = "float32") -> Engine:
-        """Load a model and build its engine; see ``load_model`` for what can be loaded."""
+    def load(
+        cls, model: str | Path, config: EngineConfig = DEFAULT_CONFIG, dtype: str = "float32"
+    ) -> Engine:
+        """Load a model and build its engine; see ``load_model`` for what can be loaded.
+
+        What the engine cannot do is refused before the weights are read.
+        """
+        config.refuse_impossible(describe_model(model))
         return cls(load_model(model, dtype), config)
 
     @property
@@ -120,7 +160,8 @@ class Engine:
             RequestRejected: The prompt is empty or no prompt for this model, or the request could
                 never finish in this pool.
         """
-        return self._submit(prompt, max_new_tokens, sampling, led_by_caller=True).id
+        ids = self._ids(prompt)
+        return self._submit(ids, max_new_tokens, sampling, led_by_caller=True).id
 
     def step(self) -> StepOutput:
         """Advance every request by one step, and fetch what is new of those from ``submit``."""
@@ -137,71 +178,97 @@ class Engine:
         """Drop a request and everything it holds; one that has ended is left alone."""
         live = self._live.pop(request, None)
         if live is not None and live.completion is None:
-            self.scheduler.cancel(live.request)
-            self.executor.drop(request)
+            self._release(live)
+
+    def ask(
+        self, prompt: Prompt, max_new_tokens: int, sampling: SamplingParams = GREEDY, n: int = 1
+    ) -> Answers:
+        """Put the requests for ``n`` answers to one prompt in the queue.
+
+        With a prefix cache they share the prompt's blocks, and it is computed once. Whoever asked
+        takes their output, and cancels them in the end, whether they are done or not.
+
+        Raises:
+            RequestRejected: See ``submit``.
+            KvhouseError: An ``n`` below 1.
+        """
+        ids = self._ids(prompt)
+        answers = Answers(
+            sampling.samples(n),
+            lambda sample: self._submit(list(ids), max_new_tokens, sample),
+            self.cancel,
+            first_alone=self.config.prefix_cache,
+        )
+        if answers.waiting:
+            self._answers.append(answers)
+        return answers
 
     def generate(
         self,
         prompts: Sequence[Prompt],
         max_new_tokens: int,
         sampling: SamplingParams = GREEDY,
+        n: int = 1,
     ) -> list[Completion]:
-        """Answer all prompts.
+        """Answer all prompts, each ``n`` times; the answers to one prompt follow each other.
 
         Whatever interrupts it, Ctrl-C included, cancels its requests.
 
         Raises:
             RequestRejected: One of the prompts cannot be served; then none is.
         """
-        if isinstance(prompts, str) or any(isinstance(prompt, int) for prompt in prompts):
-            raise KvhouseError("generate takes a list of prompts: give a single one as [prompt]")
-        mine: list[LiveRequest] = []
+        refuse_a_single_prompt(prompts)
+        mine: list[Answers] = []
         try:
             for prompt in prompts:
                 # One by one, so that what was submitted is known when a later one is refused.
-                mine.append(self._submit(prompt, max_new_tokens, sampling))  # noqa: PERF401
-            while any(live.completion is None for live in mine):
+                mine.append(self.ask(prompt, max_new_tokens, sampling, n))  # noqa: PERF401
+            while not all(answers.done for answers in mine):
                 self._advance()
-            return [live.completion for live in mine if live.completion is not None]
+            return [completion for answers in mine for completion in answers.completions]
         finally:
-            for live in mine:
-                self.cancel(live.id)
+            for answers in mine:
+                answers.cancel()
 
     def stream(
-        self, prompt: Prompt, max_new_tokens: int, sampling: SamplingParams = GREEDY
+        self, prompt: Prompt, max_new_tokens: int, sampling: SamplingParams = GREEDY, n: int = 1
     ) -> Iterator[Token]:
-        """Answer one prompt token by token.
+        """Answer one prompt token by token; ``n`` answers come side by side.
 
         Nothing happens before the first token is asked for. Closing the iterator, or whatever
-        interrupts it, cancels the request.
+        interrupts it, cancels the requests.
 
         Raises:
             RequestRejected: See ``submit``.
-            KvhouseError: The model's output was of no use.
+            KvhouseError: No token could be found for a position.
         """
-        live = self._submit(prompt, max_new_tokens, sampling)
+        answers = self.ask(prompt, max_new_tokens, sampling, n)
         try:
             # Between two of its tokens others may have advanced it, even to its end.
-            while (tokens := live.take_tokens()) or live.completion is None:
+            while (tokens := answers.take_tokens()) or not answers.done:
                 yield from tokens
                 if not tokens:
                     self._advance()
-            if live.completion.error:
-                raise KvhouseError(live.completion.error)
+            answers.raise_error()
         finally:
-            self.cancel(live.id)
+            answers.cancel()
+
+    def _ids(self, prompt: Prompt) -> list[int]:
+        return prompt_ids(prompt, self.tokenizer, self.spec.vocab_size)
 
     def _submit(
         self,
-        prompt: Prompt,
+        ids: list[int],
         max_new_tokens: int,
         sampling: SamplingParams,
         *,
         led_by_caller: bool = False,
     ) -> LiveRequest:
-        ids = prompt_ids(prompt, self.tokenizer, self.spec.vocab_size)
-        request = self.scheduler.submit(len(ids), max_new_tokens)
-        live = LiveRequest(request, self.tokenizer, led_by_caller)
+        refuse_texts_without_tokenizer(sampling, self.tokenizer)
+        memory = self.scheduler.memory
+        keys = TokenKeys(ids, memory.layout.block_size) if memory.shares else None
+        request = self.scheduler.submit(len(ids), max_new_tokens, keys)
+        live = LiveRequest(request, sampling, self.tokenizer, led_by_caller=led_by_caller)
         self._live[request.id] = live
         self.executor.add(request.id, ids, sampling)
         return live
@@ -213,8 +280,25 @@ class Engine:
         ended = {request.id for request in finished}
         for sampled in result.sampled:
             live = self._live[sampled.request]
-            live.update(self.executor, stopped=sampled.stop, ended=sampled.request in ended)
+            self._update(live, stopped=sampled.stop, ended=sampled.request in ended)
         for request in finished:
             self.executor.drop(request.id)
+        for answers in self._answers:
+            answers.follow()
+        self._answers = [answers for answers in self._answers if answers.waiting]
         if not self.scheduler.has_work:
             check(self.scheduler)
+
+    def _update(self, live: LiveRequest, *, stopped: bool, ended: bool) -> None:
+        """Give a request the token of a step; what fails for one ends that one alone."""
+        try:
+            live.update(self.executor, stopped=stopped, ended=ended)
+        except Exception as error:
+            live.fail(f"its text could not be made: {type(error).__name__} ({error})")
+        if live.completion is not None and not ended:
+            self._release(live)
+
+    def _release(self, live: LiveRequest) -> None:
+        """Free what a request holds that has not come to its end."""
+        self.scheduler.cancel(live.request)
+        self.executor.drop(live.id)

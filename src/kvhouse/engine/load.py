@@ -42,6 +42,10 @@ class LoadedModel:
         return frozenset([ids] if isinstance(ids, int) else ids)
 
 
+def describe_model(source: str | Path) -> spec.ModelSpec:
+    return spec.load(source)
+
+
 def load_model(source: str | Path, dtype: str = "float32") -> LoadedModel:
     """Load a model.
 

@@ -14,7 +14,7 @@ from kvhouse.engine.engine import EngineConfig
 from kvhouse.engine.executor import TorchExecutor
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.load import LoadedModel
-from kvhouse.engine.sampler import SamplingParams
+from kvhouse.engine.sampling_params import SamplingParams
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
 from kvhouse.replayer.arrivals import TimedArrivals, backlog
