@@ -43,14 +43,13 @@ def prompt_ids(
     return [int(token) for token in ids]
 
 
-def refuse_a_single_prompt(prompts: object) -> None:
+def refuse_a_single_prompt(prompts: Sequence[object]) -> None:
     """Refuse what would be taken for a list of prompts: a text's letters, a prompt's tokens.
 
     Raises:
         KvhouseError: It is one prompt.
     """
-    several = isinstance(prompts, Sequence) and not isinstance(prompts, str)
-    if not several or any(isinstance(prompt, Integral) for prompt in prompts):
+    if isinstance(prompts, str) or any(isinstance(prompt, Integral) for prompt in prompts):
         raise KvhouseError("generate takes a list of prompts: give a single one as [prompt]")
 
 
