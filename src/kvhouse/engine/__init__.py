@@ -16,11 +16,13 @@ except ImportError as error:
         f"the engine cannot start ({error}): pip install 'kvhouse[engine]'"
     ) from error
 
+from kvhouse.engine.async_engine import AsyncEngine
 from kvhouse.engine.engine import Engine, EngineConfig
 from kvhouse.engine.outputs import Completion, FinishReason, Token, TokenLogprobs
 from kvhouse.engine.sampling_params import SamplingParams
 
 __all__ = [
+    "AsyncEngine",
     "Completion",
     "Engine",
     "EngineConfig",

@@ -27,7 +27,6 @@ from kvhouse.engine.prompt import (
     refuse_texts_without_tokenizer,
 )
 from kvhouse.engine.sampling_params import SamplingParams
-from kvhouse.errors import KvhouseError
 from kvhouse.layout import DEFAULT_BLOCK_SIZE, KVLayout
 from kvhouse.spec.model import ModelSpec
 

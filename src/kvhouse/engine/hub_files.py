@@ -43,13 +43,20 @@ def _fetch(name: str, *, offline: bool) -> Path:
 
     path, _, revision = name.partition("@")
     owner, model, *inner = path.split("/")
-    place = {"revision": revision or None, "local_files_only": offline}
+    repository, file, at = f"{owner}/{model}", "/".join(inner), revision or None
     try:
         with quiet():
-            if inner:
-                return Path(hub.hf_hub_download(f"{owner}/{model}", "/".join(inner), **place))
+            if file:
+                return Path(
+                    hub.hf_hub_download(repository, file, revision=at, local_files_only=offline)
+                )
             return Path(
-                hub.snapshot_download(f"{owner}/{model}", allow_patterns=list(_WANTED), **place)
+                hub.snapshot_download(
+                    repository,
+                    revision=at,
+                    allow_patterns=list(_WANTED),
+                    local_files_only=offline,
+                )
             )
     except Exception as error:
         if offline and isinstance(error, LocalEntryNotFoundError):

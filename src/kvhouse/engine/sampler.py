@@ -53,10 +53,7 @@ class Sampler:
         if params.repetition_penalty != 1:
             ids = self._seen.after(tokens, len(scores), scores.device)
             scores = penalised(scores, ids, params.repetition_penalty)
-        if params.temperature:
-            token = self._draw(scores, len(tokens))
-        else:
-            token = int(scores.argmax())
+        token = self._draw(scores, len(tokens)) if params.temperature else int(scores.argmax())
         asked = params.logprobs
         return Choice(token, None if asked is None else logprobs(logits, token, asked))
 
