@@ -1,4 +1,4 @@
-"""Several answers to a prompt, texts that stop one, log-probabilities, and what one failure costs."""
+"""Several answers to a prompt, texts that stop one, log-probabilities, what a failure costs."""
 
 from __future__ import annotations
 

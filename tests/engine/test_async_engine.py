@@ -118,7 +118,7 @@ def test_impossible_requests_and_failures_reach_their_task_alone(tiny, monkeypat
             assert await engine.generate([], 4) == []
             forward = engine.engine.executor.adapter.forward
 
-            def broken(step):
+            def broken(_):
                 raise MemoryError("no room")
 
             monkeypatch.setattr(engine.engine.executor.adapter, "forward", broken)

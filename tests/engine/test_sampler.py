@@ -46,9 +46,10 @@ def test_a_tiny_temperature_is_greedy(temperature):
 def test_a_draw_depends_on_seed_and_position_alone():
     params = {"temperature": 1.0, "seed": 9}
     backwards = Sampler(SamplingParams(**params))
-    assert draws(50, **params) == [
-        backwards.choose(LOGITS, [0] * p).token for p in reversed(range(50))
-    ][::-1]
+    assert (
+        draws(50, **params)
+        == [backwards.choose(LOGITS, [0] * p).token for p in reversed(range(50))][::-1]
+    )
     assert draws(50, **params) != draws(50, temperature=1.0, seed=10)
 
 
