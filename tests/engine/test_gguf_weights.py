@@ -268,7 +268,7 @@ def test_a_head_size_that_transformers_does_not_read(tmp_path, tiny_directory):
     write_gguf(
         path, weights, "qwen3", fields={"attention.key_length": 12, "attention.value_length": 12}
     )
-    with pytest.raises(UnsupportedModel, match="key_dim=128.* and not layers Full.*key_dim=12"):
+    with pytest.raises(UnsupportedModel, match=r"key_dim=128.* and not layers Full.*key_dim=12"):
         gguf_weights.converted(path)
 
 

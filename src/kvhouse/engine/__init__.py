@@ -17,7 +17,8 @@ except ImportError as error:
     ) from error
 
 from kvhouse.engine.async_engine import AsyncEngine
-from kvhouse.engine.engine import Engine, EngineConfig
+from kvhouse.engine.config import EngineConfig
+from kvhouse.engine.engine import Engine
 from kvhouse.engine.outputs import Completion, FinishReason, Token, TokenLogprobs
 from kvhouse.engine.sampling_params import SamplingParams
 

@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import Self
 
 from kvhouse.engine.answers import Answers
-from kvhouse.engine.engine import DEFAULT_CONFIG, GREEDY, Engine, EngineConfig, Prompt
+from kvhouse.engine.config import DEFAULT_CONFIG, EngineConfig
+from kvhouse.engine.engine import GREEDY, Engine, Prompt
 from kvhouse.engine.outputs import Completion, Token
 from kvhouse.engine.prompt import refuse_a_single_prompt
 from kvhouse.engine.sampling_params import SamplingParams

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from kvhouse.core.check import check
 from kvhouse.core.keys import TokenKeys
-from kvhouse.core.memory import KVMemory, make_memory
-from kvhouse.core.policy import DEFAULT_TOKEN_BUDGET, DEFAULT_WATERMARK
-from kvhouse.core.scheduler import (
-    DEFAULT_MAX_RUNNING,
-    Scheduler,
-    SchedulerConfig,
-)
+from kvhouse.core.scheduler import Scheduler
 from kvhouse.engine.answers import Answers
+from kvhouse.engine.config import DEFAULT_CONFIG, EngineConfig
 from kvhouse.engine.executor import TorchExecutor
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.live import LiveRequest
@@ -27,88 +21,12 @@ from kvhouse.engine.prompt import (
     refuse_texts_without_tokenizer,
 )
 from kvhouse.engine.sampling_params import SamplingParams
-from kvhouse.layout import DEFAULT_BLOCK_SIZE, KVLayout
-from kvhouse.spec.model import ModelSpec
+from kvhouse.engine.tiering import open_tiers
+from kvhouse.layout import KVLayout
 
 Prompt = str | Sequence[int]
 
 GREEDY = SamplingParams()
-
-#: The pool of an engine when none is given: enough for a few conversations on any machine.
-DEFAULT_KV_MEMORY = 2**30
-
-
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
-    """How an engine keeps KV and forms its steps.
-
-    Attributes:
-        kv_memory: Budget for KV in bytes; the pool takes the whole blocks in it.
-        kv_format: Format of keys and values in the pool.
-        policy: One of ``core.policy.POLICIES``, or ``contiguous``.
-        block_size: Tokens in a block.
-        max_length: Longest request, prompt and output, in tokens; None for the model's own.
-        token_budget: Most tokens computed in one step.
-        max_running: Most requests that hold memory at once.
-        watermark: Share of the pool that ``paged`` admissions leave free.
-        prefix_cache: Whether requests share the blocks of equal beginnings; ``paged`` only.
-        checked: Check every invariant of the core after every step.
-    """
-
-    kv_memory: int = DEFAULT_KV_MEMORY
-    kv_format: str = "fp32"
-    policy: str = "paged"
-    block_size: int = DEFAULT_BLOCK_SIZE
-    max_length: int | None = None
-    token_budget: int = DEFAULT_TOKEN_BUDGET
-    max_running: int = DEFAULT_MAX_RUNNING
-    watermark: float = DEFAULT_WATERMARK
-    prefix_cache: bool = False
-    checked: bool = False
-
-    def limits(self, spec: ModelSpec) -> SchedulerConfig:
-        """The scheduler's limits for a model.
-
-        Raises:
-            KvhouseError: A limit is out of range.
-        """
-        return SchedulerConfig(
-            spec.length_limit(self.max_length),
-            self.token_budget,
-            self.max_running,
-            checked=self.checked,
-        )
-
-    def memory(self, spec: ModelSpec) -> KVMemory:
-        """The empty pool for a model.
-
-        Raises:
-            UnsupportedModel: Prefixes of this model cannot be shared.
-            KvhouseError: A setting is out of range.
-        """
-        layout = KVLayout.of(spec, self.kv_format, self.block_size)
-        return make_memory(
-            self.policy,
-            layout,
-            layout.blocks_in(self.kv_memory),
-            spec.length_limit(self.max_length),
-            self.watermark,
-            in_flight=self.token_budget,
-            share=self.prefix_cache,
-        )
-
-    def refuse_impossible(self, spec: ModelSpec) -> None:
-        """Refuse what no engine can do, before the weights of a model are loaded.
-
-        Raises:
-            UnsupportedModel: The engine cannot keep what this model keeps.
-            KvhouseError: A setting is out of range, or a format that the engine cannot store.
-        """
-        self.limits(spec)
-        KVTensors(self.memory(spec).layout, 1)
-
-
-DEFAULT_CONFIG = EngineConfig()
 
 
 class Engine:
@@ -126,13 +44,16 @@ class Engine:
     def __init__(self, loaded: LoadedModel, config: EngineConfig = DEFAULT_CONFIG) -> None:
         spec = loaded.spec
         limits = config.limits(spec)
-        memory = config.memory(spec)
+        layout = KVLayout.of(spec, config.kv_format, config.block_size)
+        size = layout.pool_in(config.kv_memory, limits.max_length, limits.token_budget)
+        below = open_tiers(config.tiering, spec, layout, config.tier_directory, config.load_rule)
+        memory = config.make_memory(limits, layout, size, below)
         self.spec = spec
         self.config = config
         self.tokenizer = loaded.tokenizer
         self.scheduler = Scheduler(memory, limits)
-        self.kv = KVTensors(memory.layout, memory.total_blocks)
-        self.executor = TorchExecutor.on(self.kv, loaded, limits.max_length)
+        self.kv = KVTensors(spec, layout, size, rotate=config.kv_rotation)
+        self.executor = TorchExecutor.on(self.kv, loaded, below.stores)
         self._live: dict[int, LiveRequest] = {}
         self._answers: list[Answers] = []
 
@@ -152,15 +73,24 @@ class Engine:
         """Whether a request is under way, or output waits to be fetched with ``step``."""
         return bool(self._live)
 
-    def submit(self, prompt: Prompt, max_new_tokens: int, sampling: SamplingParams = GREEDY) -> int:
+    def submit(
+        self,
+        prompt: Prompt,
+        max_new_tokens: int,
+        sampling: SamplingParams = GREEDY,
+        *,
+        salt: str | None = None,
+    ) -> int:
         """Put a request in the queue and return its id; ``step`` then gives its output.
+
+        With a prefix cache, requests share blocks only where their ``salt`` is the same.
 
         Raises:
             RequestRejected: The prompt is empty or no prompt for this model, or the request could
                 never finish in this pool.
         """
         ids = self._ids(prompt)
-        return self._submit(ids, max_new_tokens, sampling, led_by_caller=True).id
+        return self._submit(ids, max_new_tokens, sampling, salt=salt, led_by_caller=True).id
 
     def step(self) -> StepOutput:
         """Advance every request by one step, and fetch what is new of those from ``submit``."""
@@ -180,7 +110,13 @@ class Engine:
             self._release(live)
 
     def ask(
-        self, prompt: Prompt, max_new_tokens: int, sampling: SamplingParams = GREEDY, n: int = 1
+        self,
+        prompt: Prompt,
+        max_new_tokens: int,
+        sampling: SamplingParams = GREEDY,
+        n: int = 1,
+        *,
+        salt: str | None = None,
     ) -> Answers:
         """Put the requests for ``n`` answers to one prompt in the queue.
 
@@ -194,7 +130,7 @@ class Engine:
         ids = self._ids(prompt)
         answers = Answers(
             sampling.samples(n),
-            lambda sample: self._submit(list(ids), max_new_tokens, sample),
+            lambda sample: self._submit(list(ids), max_new_tokens, sample, salt=salt),
             self.cancel,
             first_alone=self.config.prefix_cache,
         )
@@ -261,16 +197,22 @@ class Engine:
         max_new_tokens: int,
         sampling: SamplingParams,
         *,
+        salt: str | None = None,
         led_by_caller: bool = False,
     ) -> LiveRequest:
         refuse_texts_without_tokenizer(sampling, self.tokenizer)
-        memory = self.scheduler.memory
-        keys = TokenKeys(ids, memory.layout.block_size) if memory.shares else None
-        request = self.scheduler.submit(len(ids), max_new_tokens, keys)
+        request = self.scheduler.submit(len(ids), max_new_tokens, self._keys(ids, salt))
         live = LiveRequest(request, sampling, self.tokenizer, led_by_caller=led_by_caller)
         self._live[request.id] = live
         self.executor.add(request.id, ids, sampling)
         return live
+
+    def _keys(self, tokens: list[int], salt: str | None) -> TokenKeys | None:
+        """What a request's blocks hold; ``tokens`` grows as it does."""
+        if not self.config.prefix_cache:
+            return None
+        tags = () if salt is None else (("salt", salt),)
+        return TokenKeys(tokens, self.config.block_size, tags)
 
     def _advance(self) -> None:
         """One step for everyone. An interrupted one is as if it had not been."""
