@@ -7,8 +7,10 @@ from pathlib import Path
 
 from kvhouse.core.check import check
 from kvhouse.core.keys import TokenKeys
+from kvhouse.core.memory import KVMemory
 from kvhouse.core.scheduler import Scheduler
 from kvhouse.engine.answers import Answers
+from kvhouse.engine.chat import Turn, chat_ids
 from kvhouse.engine.config import DEFAULT_CONFIG, EngineConfig
 from kvhouse.engine.executor import TorchExecutor
 from kvhouse.engine.kv import KVTensors
@@ -22,7 +24,7 @@ from kvhouse.engine.prompt import (
 )
 from kvhouse.engine.sampling_params import SamplingParams
 from kvhouse.engine.tiering import open_tiers
-from kvhouse.layout import KVLayout
+from kvhouse.layout import KVLayout, PoolSize
 
 Prompt = str | Sequence[int]
 
@@ -54,6 +56,8 @@ class Engine:
         self.scheduler = Scheduler(memory, limits)
         self.kv = KVTensors(spec, layout, size, rotate=config.kv_rotation)
         self.executor = TorchExecutor.on(self.kv, loaded, below.stores)
+        #: Bytes of the pool that requests held in the step before.
+        self.held_bytes = 0
         self._live: dict[int, LiveRequest] = {}
         self._answers: list[Answers] = []
 
@@ -73,6 +77,25 @@ class Engine:
         """Whether a request is under way, or output waits to be fetched with ``step``."""
         return bool(self._live)
 
+    def prompt_ids(self, prompt: Prompt) -> list[int]:
+        """Token ids of a prompt.
+
+        Raises:
+            RequestRejected: It is empty or no prompt for this model.
+        """
+        return prompt_ids(prompt, self.tokenizer, self.spec.vocab_size)
+
+    def chat_prompt(self, turns: Sequence[Turn]) -> list[int]:
+        """The prompt of a conversation, by the model's own chat template.
+
+        Args:
+            turns: Who speaks and what: ``{"role": "user", "content": "Hello"}``.
+
+        Raises:
+            RequestRejected: The model has no chat template, or its template refuses the turns.
+        """
+        return chat_ids(turns, self.tokenizer)
+
     def submit(
         self,
         prompt: Prompt,
@@ -89,7 +112,7 @@ class Engine:
             RequestRejected: The prompt is empty or no prompt for this model, or the request could
                 never finish in this pool.
         """
-        ids = self._ids(prompt)
+        ids = self.prompt_ids(prompt)
         return self._submit(ids, max_new_tokens, sampling, salt=salt, led_by_caller=True).id
 
     def step(self) -> StepOutput:
@@ -127,7 +150,7 @@ class Engine:
             RequestRejected: See ``submit``.
             KvhouseError: An ``n`` below 1.
         """
-        ids = self._ids(prompt)
+        ids = self.prompt_ids(prompt)
         answers = Answers(
             sampling.samples(n),
             lambda sample: self._submit(list(ids), max_new_tokens, sample, salt=salt),
@@ -188,9 +211,6 @@ class Engine:
         finally:
             answers.cancel()
 
-    def _ids(self, prompt: Prompt) -> list[int]:
-        return prompt_ids(prompt, self.tokenizer, self.spec.vocab_size)
-
     def _submit(
         self,
         ids: list[int],
@@ -217,6 +237,7 @@ class Engine:
     def _advance(self) -> None:
         """One step for everyone. An interrupted one is as if it had not been."""
         plan = self.scheduler.schedule()
+        self.held_bytes = held_bytes(self.scheduler.memory)
         result, finished = self.scheduler.carry_out(plan, self.executor)
         ended = {request.id for request in finished}
         for sampled in result.sampled:
@@ -243,3 +264,9 @@ class Engine:
         """Free what a request holds that has not come to its end."""
         self.scheduler.cancel(live.request)
         self.executor.drop(live.id)
+
+
+def held_bytes(memory: KVMemory) -> int:
+    """Bytes of the pool that requests hold; blocks that are shared count once."""
+    slots = memory.size.slots - memory.slots.free_blocks
+    return memory.layout.pool_bytes(PoolSize(memory.total_blocks - memory.free_blocks, slots))

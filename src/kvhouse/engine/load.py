@@ -57,6 +57,16 @@ def describe_model(source: str | Path) -> spec.ModelSpec:
     return spec.load(source if there is None else there)
 
 
+def refuse_unknown_dtype(dtype: str) -> None:
+    """Refuse what weights cannot be computed in.
+
+    Raises:
+        KvhouseError: No such dtype.
+    """
+    if dtype not in spec.DTYPE_BYTES:
+        raise KvhouseError(f"unknown dtype {dtype!r}: choose one of {', '.join(spec.DTYPE_BYTES)}")
+
+
 def load_model(source: str | Path, dtype: str = "float32") -> LoadedModel:
     """Load a model.
 
@@ -72,8 +82,7 @@ def load_model(source: str | Path, dtype: str = "float32") -> LoadedModel:
         UnsupportedModel: The engine cannot run it.
         KvhouseError: The weights are missing or damaged, or no such dtype.
     """
-    if dtype not in spec.DTYPE_BYTES:
-        raise KvhouseError(f"unknown dtype {dtype!r}: choose one of {', '.join(spec.DTYPE_BYTES)}")
+    refuse_unknown_dtype(dtype)
     described = describe_model(source)
     directory = _directory(source)
     model = _load_weights(directory, getattr(torch, dtype))
