@@ -269,3 +269,31 @@ def test_cancelling_at_any_step_frees_everything_at_that_step(loaded, data):
         answers.cancel()
     check(engine.scheduler)
     assert_idle(engine)
+
+
+def test_a_conversation_becomes_what_the_template_writes(smollm2_model):
+    """Its beginning and end come from the template alone; no token is added before them."""
+    engine = Engine(smollm2_model, EngineConfig(kv_memory=2**24, max_length=128))
+    turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi 👋"}]
+    ids = engine.chat_prompt(turns)
+    assert smollm2_model.tokenizer.decode(ids) == (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi 👋<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+    assert engine.prompt_ids("Hi") == smollm2_model.tokenizer("Hi")["input_ids"]
+
+
+def test_a_template_that_refuses_and_none_at_all(talking):
+    engine = talking()
+    with pytest.raises(RequestRejected, match="this model has no chat template"):
+        engine.chat_prompt([{"role": "user", "content": "Hi"}])
+    engine.tokenizer.chat_template = "{{ raise_exception('only users speak') }}"
+    with pytest.raises(RequestRejected, match="refuses this: only users speak"):
+        engine.chat_prompt([{"role": "system", "content": "Hi"}])
+
+
+def test_what_is_held_is_counted_in_bytes(tiny):
+    engine = tiny()
+    assert engine.held_bytes == 0
+    list(engine.stream(PROMPT, 3, sampling()))
+    assert engine.held_bytes == 3 * 4 * 96 * 4  # 12 tokens in 3 blocks
