@@ -136,6 +136,27 @@ def test_impossible_requests_and_failures_reach_their_task_alone(tiny, monkeypat
     asyncio.run(ask())
 
 
+def test_an_event_loop_that_is_gone_holds_nothing(tiny):
+    """Nobody is left to take its tokens, nor to say that they are not wanted."""
+    engine = AsyncEngine(tiny())
+
+    async def begin():
+        await engine._ask([[1, 2, 3]], 250, PARAMS, 1).take()
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(begin())
+    loop.close()
+
+    async def ask():
+        async with engine:
+            (completion,) = await engine.generate([[4, 5]], 60, PARAMS)
+            assert len(completion.token_ids) == 60
+            assert engine.engine.scheduler.steps < 250
+            await until_free(engine)
+
+    asyncio.run(ask())
+
+
 def test_it_loads_a_model(tiny_directory):
     async def ask():
         async with await AsyncEngine.load(tiny_directory("llama-gqa")) as engine:

@@ -158,7 +158,7 @@ class Engine:
             first_alone=self.config.prefix_cache,
         )
         if answers.waiting:
-            self._answers.append(answers)
+            self._answers = [*(one for one in self._answers if one.waiting), answers]
         return answers
 
     def generate(

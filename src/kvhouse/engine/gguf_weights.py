@@ -32,7 +32,7 @@ _VERSION = 2
 
 #: Architectures whose weights are known to come back as they were written. Transformers reads
 #: more of them, but one that it takes wrongly would give noise without a word.
-_CONVERTED = ("gemma3", "llama", "phi3", "qwen2", "qwen3")
+CONVERTED = ("gemma3", "llama", "phi3", "qwen2", "qwen3")
 
 #: RoPE factors, of which no field of a config that transformers makes from GGUF would know.
 _ROPE_TABLES = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
@@ -110,8 +110,8 @@ def _convert(path: Path, directory: Path) -> None:
 def _refuse_foreign(path: Path, header: Header) -> None:
     """Refuse what transformers would take for another model without a word."""
     where, architecture = show_path(path), str(header.metadata["general.architecture"])
-    if architecture not in _CONVERTED:
-        known = ", ".join(_CONVERTED)
+    if architecture not in CONVERTED:
+        known = ", ".join(CONVERTED)
         raise UnsupportedModel(
             f"{where}: the engine reads no GGUF weights of architecture {architecture!r}, only of "
             f"{known}"

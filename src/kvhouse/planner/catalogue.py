@@ -36,7 +36,7 @@ class ListedModel:
         bytes_per_token: KV of one more token in bf16 while no layer lets an old one go.
         state_bytes: What a request keeps whatever its length.
         licence: Terms of its weights; None where the catalogue does not know them.
-        gated: Whether the hub asks to accept them first; None likewise.
+        gated: Whether the hub asks to accept them first, as far as the catalogue knows.
         package: The Python package that its weights come with, for ``kvhouse run``.
         source: Where its config is from.
     """
@@ -49,7 +49,7 @@ class ListedModel:
     bytes_per_token: int
     state_bytes: int
     licence: str | None
-    gated: bool | None
+    gated: bool
     package: str | None
     source: str
 
@@ -65,7 +65,6 @@ def listed() -> tuple[ListedModel, ...]:
 
 def _listed(spec: ModelSpec, entry: dict[str, Any]) -> ListedModel:
     kinds = [describe(layer) for layer in spec.layers]
-    licence = entry.get("licence")
     return ListedModel(
         name=spec.name,
         architecture=spec.architecture,
@@ -74,8 +73,8 @@ def _listed(spec: ModelSpec, entry: dict[str, Any]) -> ListedModel:
         max_length=None if spec.max_length == NO_LIMIT else spec.max_length,
         bytes_per_token=KVLayout.of(spec, LISTED_FORMAT).bytes_per_token,
         state_bytes=spec.state_bytes(),
-        licence=licence,
-        gated=None if licence is None else bool(entry.get("gated")),
+        licence=entry.get("licence"),
+        gated=bool(entry.get("gated")),
         package=entry.get("gguf_package"),
         source=entry["source"],
     )
