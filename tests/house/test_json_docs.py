@@ -12,8 +12,10 @@ import pytest
 from kvhouse import devices, spec
 from kvhouse.cli.answering import Usage
 from kvhouse.cli.run import answers_to_dict
+from kvhouse.demo.cache import CacheOutcome, CacheSetting
 from kvhouse.demo.paging import POLICIES, Outcome, Setting
 from kvhouse.engine.outputs import Completion, FinishReason, TokenLogprobs
+from kvhouse.engine.quality import Quality, QualityReport, Variant
 from kvhouse.engine.traced import TracedRun
 from kvhouse.planner import plan
 from kvhouse.planner.cases import case_for
@@ -27,7 +29,9 @@ from kvhouse.replayer.describe import describe
 from kvhouse.replayer.events import Event
 from kvhouse.replayer.find import Goal, find_min_memory
 from kvhouse.replayer.logged import LoggedDrive
+from kvhouse.replayer.remedies import Tries, remedies
 from kvhouse.replayer.traces import TraceStream
+from kvhouse.views.cache import Point
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENTS = ("json.md", "json.zh-CN.md")
@@ -127,6 +131,13 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
     )
     # A search is not asked for a timeline, nor about prefixes and tiers.
     found = replace(found, result=figures)
+    advice = remedies(
+        Setup(trace, sharing.model, sharing.device), slo=SLO(60.0), tries=Tries(pairs=0)
+    )
+    assert advice.excluded
+    # Nor is a ranking.
+    rows = tuple(replace(row, results=(figures,)) for row in advice.rows)
+    advice = replace(advice, base_result=figures, rows=rows)
     drives = {policy: LoggedDrive(figures, "", 0) for policy in POLICIES}
     named = {"model": "", "device": ""}  # which the commands put in front
     too_long = compare(["llama-2-7b"], ["a10-24g", "a100-80g"], context=5000)
@@ -139,6 +150,7 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
         "kvhouse-replay": [{**named, **figures.to_dict()}],
         "kvhouse-replay-with-several-policies": [{**named, "results": [figures.to_dict()]}],
         "kvhouse-replay-with-a-search": [{**named, **found.to_dict()}],
+        "kvhouse-remedies": [{**named, "command": "", **advice.to_dict()}],
         "events": [_events(sharing)],
         "kvhouse-trace": [describe(TraceStream("mooncake-conv")).to_dict()],
         "kvhouse-run-with-a-prompt": _answers(),
@@ -146,6 +158,8 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
         "kvhouse-run-with-a-trace": [{**named, **TracedRun(figures, 0).to_dict()}],
         "kvhouse-devices-name": [devices.get("l4").to_dict()],
         "kvhouse-devices": [{"devices": [device.to_dict() for device in devices.listed()]}],
+        "kvhouse-quality": [_quality().to_dict()],
+        "kvhouse-demo-cache": [CacheOutcome(CacheSetting(), "", (Point(1, *[0.0] * 5),)).to_dict()],
         "kvhouse-demo-paging": [Outcome(Setting(), sized, drives, drives).to_dict()],
     }
 
@@ -159,6 +173,10 @@ def _answers() -> list[dict[str, Any]]:
         answers_to_dict("", [full], Usage(1, 2, 3, 4.0, 5.0)),
         answers_to_dict("", [bare], Usage(1)),
     ]
+
+
+def _quality() -> QualityReport:
+    return QualityReport("", "", 1, 2, (Quality(Variant("int8"), 1, *[0.5] * 5),))
 
 
 def _events(setup: Setup) -> dict[str, Any]:
