@@ -3,20 +3,23 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kvhouse import devices, spec
+from kvhouse.cli.answering import Usage
+from kvhouse.cli.run import answers_to_dict
 from kvhouse.demo.cache import CacheOutcome, CacheSetting
 from kvhouse.demo.paging import POLICIES, Outcome, Setting
-from kvhouse.engine.outputs import Completion, FinishReason
+from kvhouse.engine.outputs import Completion, FinishReason, TokenLogprobs
 from kvhouse.engine.quality import Quality, QualityReport, Variant
 from kvhouse.engine.traced import TracedRun
 from kvhouse.planner import plan
 from kvhouse.planner.cases import case_for
+from kvhouse.planner.catalogue import listed
 from kvhouse.planner.compare import compare
 from kvhouse.planner.engines.registry import ENGINES
 from kvhouse.planner.report import Questions, report
@@ -154,7 +157,8 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
         "kvhouse-sweep": [_sweep(sharing)],
         "events": [_events(sharing)],
         "kvhouse-trace": [describe(TraceStream("mooncake-conv")).to_dict()],
-        "kvhouse-run-with-a-prompt": [asdict(Completion(0, 1, (2,), "", FinishReason.STOP))],
+        "kvhouse-run-with-a-prompt": _answers(),
+        "kvhouse-models": [{"models": [model.to_dict() for model in listed()]}],
         "kvhouse-run-with-a-trace": [{**named, **TracedRun(figures, 0).to_dict()}],
         "kvhouse-devices-name": [devices.get("l4").to_dict()],
         "kvhouse-devices": [{"devices": [device.to_dict() for device in devices.listed()]}],
@@ -174,6 +178,17 @@ def _sweep(setup: Setup) -> dict[str, Any]:
     rows = tuple(map(sweep.row, grid.cells()))
     assert [row.status for row in rows] == ["done", "impossible"]
     return SweepResult("azure-conv-2023", 32, rows, 2, 0).to_dict("goodput")
+
+
+def _answers() -> list[dict[str, Any]]:
+    """One that says all that can be said of an answer, and one that says little."""
+    likely = TokenLogprobs(-0.5, ((2, -0.5),))
+    full = Completion(0, 1, (2,), "", FinishReason.STOP, "", 0, "stop", (likely,))
+    bare = Completion(0, 1, (2,), "", FinishReason.LENGTH)
+    return [
+        answers_to_dict("", [full], Usage(1, 2, 3, 4.0, 5.0)),
+        answers_to_dict("", [bare], Usage(1)),
+    ]
 
 
 def _quality() -> QualityReport:
