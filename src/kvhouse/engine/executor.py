@@ -52,7 +52,7 @@ class TorchExecutor:
         Raises:
             UnsupportedModel: The engine would not compute this model exactly.
         """
-        adapter = ModelAdapter(loaded.model, ReferenceKernel(kv), loaded.spec)
+        adapter = ModelAdapter(loaded.model, ReferenceKernel(kv), loaded.spec, loaded.kind)
         return cls(adapter, loaded.eos_token_ids)
 
     @property
