@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import product
 from typing import Any, Literal
 
 from transformers import PreTrainedConfig
@@ -24,6 +25,10 @@ from kvhouse.errors import KvhouseError, UnsupportedModel
 from kvhouse.layout import KVLayout
 from kvhouse.spec import ModelSpec
 from kvhouse.spec.hf_config import read_config
+
+#: Larger models take too long to try out.
+_MOST_PARAMETERS = 10**8
+
 
 @dataclass(frozen=True, slots=True)
 class Capability:
@@ -93,9 +98,8 @@ def _tried(config: PreTrainedConfig, spec: ModelSpec) -> Capability:
     refused: Capability | None = None
     for small in _narrowed(config, spec):
         try:
-            small_spec = _spec_of(small)
             with quiet():
-                trial = Trial(random_model(small), small_spec)
+                trial = Trial(random_model(small), _spec_of(small))
         except Exception as error:  # noqa: BLE001 - whatever a class of transformers raises
             reason = f"no model of its class can be tried out: {_line(error)}"
             refused = refused or Capability("refused", reason)
@@ -137,11 +141,14 @@ def _narrowed(config: PreTrainedConfig, spec: ModelSpec) -> Iterator[PreTrainedC
     """Narrow configs, the smallest first; not every class takes every one."""
     kinds = [_kinds(spec, number) for number in range(len(spec.layers))]
     enough = max(2, *(kinds.index(kind) + 1 for kind in set(kinds)))
-    for layers, square in ((enough, False), (enough, True), (None, False), (None, True)):
+    for layers, heads in product((enough, None), ("few", "square", "all")):
         try:
-            yield narrow(config, layers, square=square)
+            small = narrow(config, layers, heads)
+            fits = (_spec_of(small).parameters or 0) < _MOST_PARAMETERS
         except Exception:  # noqa: BLE001, S112 - whatever a class of transformers raises
             continue
+        if fits:
+            yield small
 
 
 def _kinds(spec: ModelSpec, number: int) -> tuple[object, ...]:
