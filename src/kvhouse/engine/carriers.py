@@ -1,0 +1,245 @@
+"""How the models of transformers carry recurrent states through a forward pass.
+
+Every carrier hands out and takes back the same thing: for each layer that has a state, by its
+number, the layer's tensors with their batch dimension of 1. What the tensors mean is the slot's
+concern (``engine.states``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from transformers import PreTrainedModel
+
+from kvhouse.engine.paging import Forward, PagedCache
+
+States = dict[int, list[torch.Tensor]]
+
+
+class Carrier(Protocol):
+    """Carries states into and out of the forward passes of one model.
+
+    Attributes:
+        one_by_one: Whether the model goes on from a state for one token at a time only, and takes
+            any longer input for the beginning of a text.
+    """
+
+    one_by_one: bool
+
+    def make_cache(self, forward: Forward, first: int) -> StateCache:
+        """A cache that the model accepts; see ``StateCache``."""
+        ...
+
+    def load(self, cache: StateCache, states: States | None) -> dict[str, Any]:
+        """What a forward pass must be given besides the tokens.
+
+        Args:
+            cache: The pass over pages, for models with attention.
+            states: Where it goes on, which may be changed; None for the beginning of a text.
+        """
+        ...
+
+    def collect(self, cache: StateCache, output: Any) -> States:  # noqa: ANN401 - models differ
+        """The states that a forward pass left: from its cache, its output or the model."""
+        ...
+
+
+def carrier_of(model: PreTrainedModel) -> Carrier:
+    """The carrier of a model, by its family."""
+    family = _FAMILIES.get(model.config.model_type, CacheCarrier)
+    return family(model)
+
+
+class StateCache(PagedCache):
+    """A forward pass over pages that holds states as well.
+
+    Args:
+        forward: The forward pass.
+        first: Position of its first token.
+    """
+
+    def __init__(self, forward: Forward, first: int) -> None:
+        super().__init__(forward, first)
+        self.convolutions: dict[tuple[int, int], torch.Tensor] = {}
+        self.recurrent: dict[tuple[int, int], torch.Tensor] = {}
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:  # noqa: ARG002
+        """What attention sees: all before, and these."""
+        return self.first + query_length, 0
+
+    def is_recording_past(self, layer_idx: int) -> bool:  # noqa: ARG002 - the interface
+        """Nothing is ever rolled back."""
+        return False
+
+    def has_previous_state(
+        self, layer_idx: int | None = None, state_idx: int | None = None
+    ) -> bool:
+        """Whether there is a state to go on from."""
+        held = self.convolutions or self.recurrent
+        return any(
+            layer_idx in (None, layer) and state_idx in (None, index) for layer, index in held
+        )
+
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
+        """Inputs that a convolution still needs, ``[1, channels, columns]``."""
+        return self.convolutions.get((layer_idx, state_idx))
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
+        """A layer's recurrent state."""
+        return self.recurrent.get((layer_idx, state_idx))
+
+    def update_conv_state(
+        self,
+        conv_states: torch.Tensor,
+        layer_idx: int,
+        state_idx: int = 0,
+        *,
+        conv_kernel_size: int | None = None,
+        **_: object,
+    ) -> torch.Tensor:
+        """Append inputs, keep the last, and give back all that there are for a moment."""
+        before = self.convolutions.get((layer_idx, state_idx))
+        columns = conv_kernel_size or conv_states.shape[-1]
+        if before is None:
+            short = max(0, columns - conv_states.shape[-1])
+            seen = torch.nn.functional.pad(conv_states, (short, 0))
+        else:
+            columns = before.shape[-1]
+            seen = torch.cat((before, conv_states), dim=-1)
+        self.convolutions[layer_idx, state_idx] = seen[..., -columns:].clone()
+        return seen
+
+    def update_recurrent_state(
+        self, recurrent_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **_: object
+    ) -> torch.Tensor:
+        """Take in a layer's new state."""
+        self.recurrent[layer_idx, state_idx] = recurrent_states
+        return recurrent_states
+
+
+class CacheCarrier:
+    """Models whose states live in the cache that they are given; most do."""
+
+    one_by_one = False
+
+    def __init__(self, _: PreTrainedModel) -> None:
+        # Of each layer's tensors: whether it is a convolution's, and its number. Known after the
+        # first pass.
+        self._names: dict[int, list[tuple[bool, int]]] = {}
+
+    def make_cache(self, forward: Forward, first: int) -> StateCache:
+        """See ``Carrier.make_cache``."""
+        return StateCache(forward, first)
+
+    def load(self, cache: StateCache, states: States | None) -> dict[str, Any]:
+        """See ``Carrier.load``."""
+        for layer, tensors in (states or {}).items():
+            for (convolution, index), tensor in zip(self._names[layer], tensors, strict=True):
+                (cache.convolutions if convolution else cache.recurrent)[layer, index] = tensor
+        return {"cache": cache}
+
+    def collect(self, cache: StateCache, output: Any) -> States:  # noqa: ANN401, ARG002
+        """Convolutions first, then what is recurrent."""
+        states: States = {}
+        names: dict[int, list[tuple[bool, int]]] = {}
+        for convolution, held in ((True, cache.convolutions), (False, cache.recurrent)):
+            for layer, index in sorted(held):
+                states.setdefault(layer, []).append(held[layer, index])
+                names.setdefault(layer, []).append((convolution, index))
+        self._names = names
+        return states
+
+
+class MiniMaxCarrier(CacheCarrier):
+    """MiniMax insists on a class of its own, which has other names for the same."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        from transformers.models.minimax.modeling_minimax import MiniMaxCache
+
+        class MiniMaxStates(StateCache, MiniMaxCache):
+            def get_linear_cache(self, layer_idx: int) -> torch.Tensor | None:
+                return self.get_recurrent_state(layer_idx)
+
+            def set_linear_cache(self, layer_idx: int, linear_cache: torch.Tensor) -> None:
+                self.update_recurrent_state(linear_cache, layer_idx)
+
+        super().__init__(model)
+        self.make_cache = MiniMaxStates
+
+
+class RwkvCarrier(CacheCarrier):
+    """RWKV 4 takes five tensors ``[1, width, layers]`` in a list."""
+
+    def load(self, cache: StateCache, states: States | None) -> dict[str, Any]:  # noqa: ARG002
+        """See ``Carrier.load``."""
+        if states is None:
+            return {"state": None}
+        kinds = zip(*(states[layer] for layer in sorted(states)), strict=True)
+        return {"state": [torch.stack(kind, dim=-1) for kind in kinds]}
+
+    def collect(self, cache: StateCache, output: Any) -> States:  # noqa: ANN401, ARG002
+        """See ``Carrier.collect``."""
+        layers = range(output.state[0].shape[-1])
+        return {layer: [kind[..., layer] for kind in output.state] for layer in layers}
+
+
+class XLSTMCarrier(CacheCarrier):
+    """xLSTM has a cache of its own, with three tensors a layer."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(model)
+        self._model = model
+
+    def load(self, cache: StateCache, states: States | None) -> dict[str, Any]:  # noqa: ARG002
+        """See ``Carrier.load``."""
+        from transformers.models.xlstm.modeling_xlstm import xLSTMCache
+
+        own = xLSTMCache(self._model.config, 1, self._model.dtype)
+        own.rnn_state.update({layer: tuple(held) for layer, held in (states or {}).items()})
+        return {"cache": own}
+
+    def collect(self, cache: StateCache, output: Any) -> States:  # noqa: ANN401, ARG002
+        """See ``Carrier.collect``."""
+        return {layer: list(held) for layer, held in output.cache.rnn_state.items()}
+
+
+class GriffinCarrier(CacheCarrier):
+    """RecurrentGemma keeps its states in its modules."""
+
+    one_by_one = True
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(model)
+        blocks = enumerate(layer.temporal_block for layer in model.model.layers)
+        self._blocks = {n: block for n, block in blocks if hasattr(block, "conv1d_state")}
+
+    def load(self, cache: StateCache, states: States | None) -> dict[str, Any]:
+        """See ``Carrier.load``."""
+        for layer, block in self._blocks.items():
+            columns, recurrent = states[layer] if states else (None, None)
+            block.conv1d_state, block.rg_lru.recurrent_states = columns, recurrent
+        return {"cache": cache}
+
+    def collect(self, cache: StateCache, output: Any) -> States:  # noqa: ANN401, ARG002
+        """See ``Carrier.collect``."""
+        return {
+            layer: [block.conv1d_state, block.rg_lru.recurrent_states]
+            for layer, block in self._blocks.items()
+        }
+
+
+class MambaCarrier(CacheCarrier):
+    """Mamba 1: transformers' scan over several tokens begins from nothing, whatever came before."""
+
+    one_by_one = True
+
+
+_FAMILIES: dict[str, Callable[[PreTrainedModel], Carrier]] = {
+    **dict.fromkeys(("mamba", "falcon_mamba", "jamba", "zamba"), MambaCarrier),
+    "minimax": MiniMaxCarrier,
+    "recurrent_gemma": GriffinCarrier,
+    "rwkv": RwkvCarrier,
+    "xlstm": XLSTMCarrier,
+}
