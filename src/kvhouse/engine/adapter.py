@@ -2,66 +2,29 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import PreTrainedModel
 
-from kvhouse.engine.kernels import AttentionKernel, AttentionStep
+from kvhouse.engine.kernels import AttentionKernel
 from kvhouse.engine.packed import PackedStep
+from kvhouse.engine.paging import ATTENTION, Forward, PagedCache, under_way
 from kvhouse.engine.support import refuse_unsupported
 from kvhouse.errors import UnsupportedModel
-from kvhouse.spec import ModelSpec
-
-#: The name under which transformers finds the attention function.
-ATTENTION = "kvhouse"
-
-#: Arguments with which some models change what attention computes. A ``sliding_window`` is not
-#: among them: where a ``ModelSpec`` says full attention, no window is shorter than the context.
-_CHANGES_ATTENTION = ("attention_mask", "position_bias", "s_aux", "softcap")
-
-
-class _Forward:
-    """One forward pass: the kernel's step, and which layers have called it."""
-
-    def __init__(self, step: AttentionStep) -> None:
-        self.step = step
-        self.layers: list[int] = []
-
-
-def _attention(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float,
-    kvhouse_forward: _Forward,
-    **kwargs: Any,  # noqa: ANN401 - each model passes arguments of its own
-) -> tuple[torch.Tensor, None]:
-    """Attend over pages; transformers calls it with ``[1, heads, T, dim]`` tensors."""
-    kwargs["attention_mask"] = attention_mask
-    for name in _CHANGES_ATTENTION:
-        if kwargs.get(name) is not None:
-            kind = type(module).__name__
-            raise UnsupportedModel(f"the engine cannot run {kind}: it passes {name} to attention")
-    layer = int(module.layer_idx)  # type: ignore[arg-type]
-    kvhouse_forward.layers.append(layer)
-    q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
-    return kvhouse_forward.step.attend(layer, q, k, v, scaling)[None], None
-
-
-AttentionInterface.register(ATTENTION, _attention)
+from kvhouse.spec import LatentAttention, ModelSpec, SharedKV
 
 
 class ModelAdapter:
     """Runs a causal language model of transformers on packed rows.
 
     Args:
-        model: A model of a supported family. Its attention is switched over to our pages, so it
-            is of no use outside any more.
+        model: The model. Its attention is switched over to our pages, so it is of no use outside
+            any more.
         kernel: Attention over the pool's pages.
-        spec: What the model keeps; every layer in it must call attention, once and in order.
+        spec: What the model keeps. Every layer that keeps tokens must call attention once, and
+            every one that shares KV must read that of another.
 
     Raises:
         UnsupportedModel: The engine would not compute this model exactly.
@@ -70,30 +33,54 @@ class ModelAdapter:
     def __init__(self, model: PreTrainedModel, kernel: AttentionKernel, spec: ModelSpec) -> None:
         refuse_unsupported(model.config)
         model.set_attn_implementation(ATTENTION)
-        if model.config._attn_implementation != ATTENTION:
+        if model.config.get_text_config(decoder=True)._attn_implementation != ATTENTION:
             raise UnsupportedModel(
                 f"{type(model).__name__} does not let its attention be replaced, so the engine "
                 "cannot run it"
             )
         self.model = model.train(mode=False)
         self.kernel = kernel
-        self._layers = list(range(len(spec.layers)))
+        takes = inspect.signature(model.forward).parameters
+        self._cache_name = "cache" if "cache" in takes else "past_key_values"
+        self._selects = "logits_to_keep" in takes
+        self._latent = frozenset(_numbers(spec, LatentAttention))
+        self._keeping = [
+            number
+            for number, layer in enumerate(spec.layers)
+            if any(part.vectors and not part.across for part in layer.parts)
+        ]
+        self._calls = len(self._keeping) + len(_numbers(spec, SharedKV))
 
     @torch.inference_mode()
     def forward(self, step: PackedStep) -> torch.Tensor:
         """Compute all rows, and the logits ``[S, vocab]`` of those that sample."""
-        forward = _Forward(self.kernel.prepare(step))
-        output = self.model(
-            input_ids=step.input_ids,
-            position_ids=step.position_ids,
-            use_cache=False,
-            logits_to_keep=step.last,
-            kvhouse_forward=forward,
-        )
-        if forward.layers != self._layers:
-            raise UnsupportedModel(
-                f"{type(self.model).__name__} called attention for layers {forward.layers}, "
-                f"expected each of {len(self._layers)} once: the engine cannot run it"
+        forward = Forward(self.kernel.prepare(step), self._latent)
+        arguments: dict[str, Any] = {self._cache_name: PagedCache(forward)}
+        if self._selects:
+            arguments["logits_to_keep"] = step.last
+        with under_way(forward):
+            output = self.model(
+                input_ids=step.input_ids,
+                position_ids=step.position_ids,
+                use_cache=True,
+                **arguments,
             )
+        self._check(forward.calls)
         logits: torch.Tensor = output.logits[0]
-        return logits
+        return logits if self._selects else logits[step.last]
+
+    def _check(self, calls: list[int]) -> None:
+        if len(calls) != self._calls or sorted(set(calls)) != self._keeping:
+            raise UnsupportedModel(
+                f"{type(self.model).__name__} attended to what layers {calls} keep, and its "
+                f"description says {self._keeping}: the engine cannot run it"
+            )
+
+
+def _numbers(spec: ModelSpec, kind: type) -> list[int]:
+    """The layers that are of a kind, or have a part that is."""
+    return [
+        number
+        for number, layer in enumerate(spec.layers)
+        if any(isinstance(part, kind) for part in layer.parts)
+    ]

@@ -1,40 +1,56 @@
-"""Which models the engine can run; every other one is refused with the reason."""
+"""How the engine can run a model: packed, one sequence at a time, or not at all."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
-from kvhouse.errors import UnsupportedModel
+from kvhouse.errors import KvhouseError, UnsupportedModel
+from kvhouse.spec.hf_config import read_config
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-#: Values of ``model_type`` whose forward pass is known to be right on packed rows.
-FAMILIES = ("gpt2", "llama", "mistral", "opt", "phi", "phi3", "qwen2", "qwen3")
+#: ``packed``: all rows of a step in one forward pass. ``per_sequence``: a pass for each row.
+Kind = Literal["packed", "per_sequence", "refused"]
 
-#: RoPE kinds whose frequencies follow the largest position in the batch: packing another request
-#: next to a short one would change the short one's answer.
-_BATCH_DEPENDENT_ROPE = ("dynamic", "longrope")
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """How the engine can run a model.
+
+    Attributes:
+        kind: The way.
+        reason: Why it is not packed; empty where it is.
+        max_length: The longest request for which that holds, where the model takes longer ones.
+    """
+
+    kind: Kind
+    reason: str = ""
+    max_length: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"kind": self.kind, "reason": self.reason, "max_length": self.max_length}
+
+
+def capability(config: PreTrainedConfig) -> Capability:
+    """How the engine can run models of this config."""
+    try:
+        spec = read_config(config.to_dict(), config.model_type, "its config")
+    except KvhouseError as error:
+        return Capability("refused", str(error))
+    if any(part.state for layer in spec.layers for part in layer.parts):
+        return Capability("per_sequence", "its layers keep recurrent states")
+    return Capability("packed")
 
 
 def refuse_unsupported(config: PreTrainedConfig) -> None:
     """Refuse a model that the engine would not compute exactly.
 
-    Windows are not looked at here: a ``ModelSpec`` of full-attention layers already says that no
-    layer forgets anything within the longest context.
-
     Raises:
-        UnsupportedModel: The family or the RoPE kind is not supported.
+        UnsupportedModel: With the reason.
     """
-    family = config.model_type
-    if family not in FAMILIES:
-        raise UnsupportedModel(
-            f"the engine cannot run model type {family!r}: it runs {', '.join(FAMILIES)}"
-        )
-    rope = getattr(config, "rope_parameters", None) or {}
-    kind = rope.get("rope_type", "default")
-    if kind in _BATCH_DEPENDENT_ROPE:
-        raise UnsupportedModel(
-            f"the engine cannot run RoPE type {kind!r} of this {family} model: its frequencies "
-            "follow the longest request in the batch, so answers would depend on the neighbours"
-        )
+    found = capability(config)
+    if found.kind == "refused":
+        raise UnsupportedModel(f"the engine cannot run {config.model_type}: {found.reason}")
