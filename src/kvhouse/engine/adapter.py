@@ -32,12 +32,6 @@ class ModelAdapter:
 
     def __init__(self, model: PreTrainedModel, kernel: AttentionKernel, spec: ModelSpec) -> None:
         refuse_unsupported(model.config)
-        model.set_attn_implementation(ATTENTION)
-        if model.config.get_text_config(decoder=True)._attn_implementation != ATTENTION:
-            raise UnsupportedModel(
-                f"{type(model).__name__} does not let its attention be replaced, so the engine "
-                "cannot run it"
-            )
         self.model = model.train(mode=False)
         self.kernel = kernel
         takes = inspect.signature(model.forward).parameters
@@ -49,23 +43,32 @@ class ModelAdapter:
             for number, layer in enumerate(spec.layers)
             if any(part.vectors and not part.across for part in layer.parts)
         ]
+        if self._keeping:
+            _switch(model)
         self._calls = len(self._keeping) + len(_numbers(spec, SharedKV))
 
     @torch.inference_mode()
     def forward(self, step: PackedStep) -> torch.Tensor:
         """Compute all rows, and the logits ``[S, vocab]`` of those that sample."""
         forward = Forward(self.kernel.prepare(step), self._latent)
-        arguments: dict[str, Any] = {self._cache_name: PagedCache(forward)}
+        output = self._pass(step, forward, {self._cache_name: PagedCache(forward)})
+        return self._logits(step, output)
+
+    def _pass(self, step: PackedStep, forward: Forward, carried: dict[str, Any]) -> Any:  # noqa: ANN401
+        """One forward pass of the model; ``carried`` is what it needs besides the tokens."""
         if self._selects:
-            arguments["logits_to_keep"] = step.last
+            carried["logits_to_keep"] = step.last
         with under_way(forward):
             output = self.model(
                 input_ids=step.input_ids,
                 position_ids=step.position_ids,
                 use_cache=True,
-                **arguments,
+                **carried,
             )
         self._check(forward.calls)
+        return output
+
+    def _logits(self, step: PackedStep, output: Any) -> torch.Tensor:  # noqa: ANN401
         logits: torch.Tensor = output.logits[0]
         return logits if self._selects else logits[step.last]
 
@@ -75,6 +78,16 @@ class ModelAdapter:
                 f"{type(self.model).__name__} attended to what layers {calls} keep, and its "
                 f"description says {self._keeping}: the engine cannot run it"
             )
+
+
+def _switch(model: PreTrainedModel) -> None:
+    """Lead a model's attention to pages."""
+    model.set_attn_implementation(ATTENTION)
+    if model.config.get_text_config(decoder=True)._attn_implementation != ATTENTION:
+        raise UnsupportedModel(
+            f"{type(model).__name__} does not let its attention be replaced, so the engine "
+            "cannot run it"
+        )
 
 
 def _numbers(spec: ModelSpec, kind: type) -> list[int]:

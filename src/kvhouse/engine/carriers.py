@@ -153,7 +153,7 @@ class CacheCarrier:
 
 
 class MiniMaxCarrier(CacheCarrier):
-    """MiniMax insists on a class of its own, which has other names for the same."""
+    """MiniMax insists on a cache of its own kind, which has other names for the same."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         from transformers.models.minimax.modeling_minimax import MiniMaxCache
@@ -166,7 +166,11 @@ class MiniMaxCarrier(CacheCarrier):
                 self.update_recurrent_state(linear_cache, layer_idx)
 
         super().__init__(model)
-        self.make_cache = MiniMaxStates
+        self._kind = MiniMaxStates
+
+    def make_cache(self, forward: Forward, first: int) -> StateCache:
+        """See ``Carrier.make_cache``."""
+        return self._kind(forward, first)
 
 
 class RwkvCarrier(CacheCarrier):
@@ -190,13 +194,13 @@ class XLSTMCarrier(CacheCarrier):
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model)
-        self._model = model
+        self._model: Any = model
 
     def load(self, cache: StateCache, states: States | None) -> dict[str, Any]:  # noqa: ARG002
         """See ``Carrier.load``."""
         from transformers.models.xlstm.modeling_xlstm import xLSTMCache
 
-        own = xLSTMCache(self._model.config, 1, self._model.dtype)
+        own: Any = xLSTMCache(self._model.config, 1, self._model.dtype)
         own.rnn_state.update({layer: tuple(held) for layer, held in (states or {}).items()})
         return {"cache": own}
 

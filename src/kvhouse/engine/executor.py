@@ -15,6 +15,8 @@ from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.load import LoadedModel
 from kvhouse.engine.packed import pack
 from kvhouse.engine.sampler import Sampler, SamplingParams
+from kvhouse.engine.sequential import SequentialAdapter
+from kvhouse.engine.support import capability
 
 
 @dataclass(slots=True)
@@ -52,7 +54,12 @@ class TorchExecutor:
         Raises:
             UnsupportedModel: The engine would not compute this model exactly.
         """
-        adapter = ModelAdapter(loaded.model, ReferenceKernel(kv), loaded.spec)
+        kernel = ReferenceKernel(kv)
+        adapter = (
+            SequentialAdapter(loaded.model, kernel, loaded.spec, kv)
+            if capability(loaded.model.config).kind == "per_sequence"
+            else ModelAdapter(loaded.model, kernel, loaded.spec)
+        )
         return cls(adapter, loaded.eos_token_ids)
 
     @property

@@ -34,6 +34,11 @@ class LoadedModel:
     tokenizer: PreTrainedTokenizerBase | None
 
     @property
+    def dtype(self) -> str:
+        """What it computes in, by its usual name."""
+        return str(self.model.dtype).removeprefix("torch.")
+
+    @property
     def eos_token_ids(self) -> frozenset[int]:
         """The tokens with which the model ends its answer."""
         ids = self.model.generation_config.eos_token_id

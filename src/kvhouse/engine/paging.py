@@ -100,7 +100,7 @@ class PagedCache(Cache):
     """
 
     def __init__(self, forward: Forward, first: int = 0) -> None:
-        super().__init__(layers=[])
+        Cache.__init__(self, layers=[])  # a model's own kind of cache may stand between
         self.forward = forward
         self.first = first
 

@@ -6,23 +6,23 @@ import torch
 from transformers import PreTrainedModel
 
 from kvhouse.core.step import Row
+from kvhouse.engine.adapter import ModelAdapter
 from kvhouse.engine.carriers import States, carrier_of
 from kvhouse.engine.kernels import AttentionKernel, AttentionStep
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.packed import PackedRow, PackedStep
-from kvhouse.engine.paging import ATTENTION, Forward, under_way
+from kvhouse.engine.paging import Forward
 from kvhouse.engine.states import StateSlots
-from kvhouse.spec import LatentAttention, ModelSpec
+from kvhouse.spec import ModelSpec
 
 
-class SequentialAdapter:
+class SequentialAdapter(ModelAdapter):
     """Runs a causal language model of transformers, one forward pass for each row.
 
     Args:
-        model: The model. Its attention is switched over to our pages, so it is of no use outside
-            any more.
-        kernel: Attention over the pool's pages.
-        spec: What the model keeps.
+        model: See ``ModelAdapter``.
+        kernel: See there.
+        spec: See there.
         kv: The pool, for its slots.
 
     Raises:
@@ -32,22 +32,14 @@ class SequentialAdapter:
     def __init__(
         self, model: PreTrainedModel, kernel: AttentionKernel, spec: ModelSpec, kv: KVTensors
     ) -> None:
-        model.set_attn_implementation(ATTENTION)
-        self.model = model.train(mode=False)
-        self.kernel = kernel
-        self._latent = frozenset(
-            number
-            for number, layer in enumerate(spec.layers)
-            if any(isinstance(part, LatentAttention) for part in layer.parts)
-        )
+        super().__init__(model, kernel, spec)
         self._carrier = carrier_of(model)
         # One token, whatever it is, shows the shapes of the model's states.
         row = PackedRow(Row(0, 0, 1, True, ()), 0)
         zero = torch.zeros(1, 1, dtype=torch.int64)
         probe = PackedStep(zero, zero, torch.tensor([0]), (row,))
-        sample, _ = self._pass(probe, _NoAttention(), None)
-        dtype = str(model.dtype).removeprefix("torch.")
-        self._slots = StateSlots(kv.states, spec, dtype, sample)
+        sample, _ = self._go_on(probe, _NoAttention(), None)
+        self._slots = StateSlots(kv, spec, sample)
 
     @torch.inference_mode()
     def forward(self, step: PackedStep) -> torch.Tensor:
@@ -57,8 +49,9 @@ class SequentialAdapter:
         for packed in step.rows:
             states = self._slots.read(packed.row)
             for part in self._parts(step, packed):
-                states, new = self._pass(part, self.kernel.prepare(part), states)
+                states, new = self._go_on(part, self.kernel.prepare(part), states)
                 logits.append(new)
+            assert states is not None, "a row has at least one token"
             self._slots.write(packed.row, states)
         return torch.cat(logits)
 
@@ -84,21 +77,14 @@ class SequentialAdapter:
         return parts
 
     @torch.inference_mode()
-    def _pass(
+    def _go_on(
         self, step: PackedStep, attention: AttentionStep, states: States | None
     ) -> tuple[States, torch.Tensor]:
         """One forward pass: the states that it leaves, and its logits."""
         forward = Forward(attention, self._latent)
         cache = self._carrier.make_cache(forward, step.rows[0].row.first)
-        with under_way(forward):
-            output = self.model(
-                input_ids=step.input_ids,
-                position_ids=step.position_ids,
-                logits_to_keep=step.last,
-                use_cache=True,
-                **self._carrier.load(cache, states),
-            )
-        return self._carrier.collect(cache, output), output.logits[0]
+        output = self._pass(step, forward, self._carrier.load(cache, states))
+        return self._carrier.collect(cache, output), self._logits(step, output)
 
 
 class _NoAttention:

@@ -9,6 +9,7 @@ import torch
 
 from kvhouse.core.step import Row
 from kvhouse.engine.carriers import States
+from kvhouse.engine.kv import KVTensors
 from kvhouse.errors import UnsupportedModel
 from kvhouse.spec import ModelSpec
 from kvhouse.spec.tensors import Convolution, Tensor
@@ -52,19 +53,18 @@ class StateSlots:
     has gone on.
 
     Args:
-        slots: The pool's slots, uint8 ``[slots, slot_bytes]``.
-        spec: What the model keeps, in the order of the slot's bytes.
-        dtype: What the model computes in, by its usual name.
+        kv: The pool.
+        spec: What the model keeps, in the order of a slot's bytes.
         sample: States of the model itself, for the shapes of its tensors.
 
     Raises:
         UnsupportedModel: The model's states are not what the spec says.
     """
 
-    def __init__(self, slots: torch.Tensor, spec: ModelSpec, dtype: str, sample: States) -> None:
-        self._slots = slots
-        self._fields = tuple(_fields(spec, dtype, sample))
-        if sum(field.stop - field.start for field in self._fields) != slots.shape[1]:
+    def __init__(self, kv: KVTensors, spec: ModelSpec, sample: States) -> None:
+        self._slots = kv.states
+        self._fields = tuple(_fields(spec, kv.layout.dtype, sample))
+        if sum(field.stop - field.start for field in self._fields) != kv.layout.slot_bytes:
             raise UnsupportedModel(
                 f"{spec.name}: the engine has no tensors for all that its layers keep in a slot"
             )

@@ -22,7 +22,6 @@ from kvhouse.replayer.records import RequestRecord
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.scenario import Scenario
 from kvhouse.replayer.traces import Trace, TraceRequest
-from kvhouse.spec.model import ModelSpec
 
 #: A trace says how long each output is, so no token may end it early.
 _TO_THE_END = SamplingParams(ignore_eos=True)
@@ -46,21 +45,21 @@ class TracedRun:
 
 
 def scenario_for(
-    config: EngineConfig, spec: ModelSpec, trace: Trace, *, as_backlog: bool = False
+    config: EngineConfig, loaded: LoadedModel, trace: Trace, *, as_backlog: bool = False
 ) -> Scenario:
     """The scenario of serving ``trace`` with the pool and the limits of an engine.
 
     Raises:
         KvhouseError: A setting is out of range.
     """
-    layout = KVLayout.of(spec, config.kv_format, config.block_size)
+    layout = KVLayout.of(loaded.spec, config.kv_format, config.block_size, dtype=loaded.dtype)
     arrivals = backlog if as_backlog else TimedArrivals
     return Scenario(
         trace,
         layout,
         config.policy,
         config.kv_memory,
-        config.limits(spec),
+        config.limits(loaded.spec),
         config.watermark,
         arrivals,
     )
