@@ -57,12 +57,15 @@ class StateSlots:
         spec: What the model keeps, in the order of a slot's bytes.
         sample: States of the model itself, for the shapes of its tensors.
 
+    Attributes:
+        bytes: The pool's slots, uint8 ``[slots, slot_bytes]``.
+
     Raises:
         UnsupportedModel: The model's states are not what the spec says.
     """
 
     def __init__(self, kv: KVTensors, spec: ModelSpec, sample: States) -> None:
-        self._slots = kv.states
+        self.bytes = kv.states
         self._fields = tuple(_fields(spec, kv.layout.dtype, sample))
         if sum(field.stop - field.start for field in self._fields) != kv.layout.slot_bytes:
             raise UnsupportedModel(
@@ -76,14 +79,14 @@ class StateSlots:
             assert row.slot is not None, "each request of a model with states has a slot"
             before = self._before.pop(row.slot, None)
             if before and (before.request, before.first) == (row.request, row.first):
-                self._slots[row.slot] = before.content
+                self.bytes[row.slot] = before.content
 
     def read(self, row: Row) -> States | None:
         """Where a row goes on: copies of the states, or None where it is the request's first."""
         if not row.first:
             return None
         states: States = {}
-        slot = self._slots[row.slot]
+        slot = self.bytes[row.slot]
         for field in self._fields:
             shape, dtype = field.stored
             # A field may start at any byte; a copy of it is aligned.
@@ -96,7 +99,7 @@ class StateSlots:
 
     def write(self, row: Row, states: States) -> None:
         """Put a row's new states into its slot."""
-        slot = self._slots[row.slot]
+        slot = self.bytes[row.slot]
         if row.first:
             assert row.slot is not None
             self._before[row.slot] = _Before(row.request, row.first, slot.clone())
@@ -133,11 +136,15 @@ def _field(
         shape = torch.Size((*shape[:-1], tensor.kernel - 1))
     if torch.promote_types(held.dtype, narrow) != narrow:
         raise UnsupportedModel(
-            f"layer {layer} keeps a state in {held.dtype}, more than the {narrow} of its "
-            "description: the engine cannot run it"
+            f"layer {layer} keeps a state in {_name(held.dtype)}, which does not fit into the "
+            f"{_name(narrow)} of its description: the engine cannot run it"
         )
     stop = start + shape.numel() * narrow.itemsize
     return _Field(layer, start, stop, (shape, narrow), (held.shape, held.dtype))
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _other_states(spec: ModelSpec, layer: int) -> UnsupportedModel:
