@@ -167,9 +167,7 @@ def architecture() -> Callable[..., LoadedModel]:
 
     def build(model_type: str, variant: str | None = None, **changes) -> LoadedModel:
         (row,) = (
-            row
-            for row in rows
-            if row["model_type"] == model_type and row.get("variant") == variant
+            row for row in rows if row["model_type"] == model_type and row.get("variant") == variant
         )
         config = {**row["config"], **changes}
         torch.manual_seed(0)

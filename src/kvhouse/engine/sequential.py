@@ -12,6 +12,7 @@ from kvhouse.engine.kernels import AttentionKernel, AttentionStep
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.packed import PackedRow, PackedStep
 from kvhouse.engine.paging import Forward
+from kvhouse.engine.quiet import quiet
 from kvhouse.engine.states import StateSlots
 from kvhouse.spec import ModelSpec
 
@@ -34,12 +35,7 @@ class SequentialAdapter(ModelAdapter):
     ) -> None:
         super().__init__(model, kernel, spec)
         self._carrier = carrier_of(model)
-        # One token, whatever it is, shows the shapes of the model's states.
-        row = PackedRow(Row(0, 0, 1, True, ()), 0)
-        zero = torch.zeros(1, 1, dtype=torch.int64)
-        probe = PackedStep(zero, zero, torch.tensor([0]), (row,))
-        sample, _ = self._go_on(probe, _NoAttention(), None)
-        self._slots = StateSlots(kv, spec, sample)
+        self._slots = StateSlots(kv, spec, self._sample())
 
     @torch.inference_mode()
     def forward(self, step: PackedStep) -> torch.Tensor:
@@ -54,6 +50,22 @@ class SequentialAdapter(ModelAdapter):
             assert states is not None, "a row has at least one token"
             self._slots.write(packed.row, states)
         return torch.cat(logits)
+
+    def _sample(self) -> States:
+        """States of two tokens, whatever they are: they show the shapes of the model's tensors.
+
+        In passing, a beginning and a continuation have been tried, and transformers has said
+        which of its faster code is not installed.
+        """
+        states = None
+        with quiet():
+            for first in (0, 1):
+                row = PackedRow(Row(0, first, 1, True, ()), 0)
+                token, position = torch.zeros(1, 1, dtype=torch.int64), torch.tensor([[first]])
+                step = PackedStep(token, position, torch.tensor([0]), (row,))
+                states, _ = self._go_on(step, _NoAttention(), states)
+        assert states is not None
+        return states
 
     def _parts(self, step: PackedStep, packed: PackedRow) -> list[PackedStep]:
         """A row by itself, as the model takes it."""
