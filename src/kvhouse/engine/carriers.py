@@ -8,13 +8,14 @@ concern (``engine.states``).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from transformers import PreTrainedModel
 
-from kvhouse.engine.paging import Forward, PagedCache
+from kvhouse.engine.state_cache import StateCache
 
+_Cache = TypeVar("_Cache", bound=StateCache)
 States = dict[int, list[torch.Tensor]]
 
 
@@ -28,15 +29,15 @@ class Carrier(Protocol):
 
     one_by_one: bool
 
-    def make_cache(self, forward: Forward, first: int) -> StateCache:
-        """A cache that the model accepts; see ``StateCache``."""
+    def accepted(self, kind: type[_Cache]) -> type[_Cache]:
+        """A kind of cache that does what ``kind`` does and that the model accepts."""
         ...
 
     def load(self, cache: StateCache, states: States | None) -> dict[str, Any]:
         """What a forward pass must be given besides the tokens.
 
         Args:
-            cache: The pass over pages, for models with attention.
+            cache: Of an accepted kind; models without attention may do without it.
             states: Where it goes on, which may be changed; None for the beginning of a text.
         """
         ...
@@ -52,73 +53,6 @@ def carrier_of(model: PreTrainedModel) -> Carrier:
     return family(model)
 
 
-class StateCache(PagedCache):
-    """A forward pass over pages that holds states as well.
-
-    Args:
-        forward: The forward pass.
-        first: Position of its first token.
-    """
-
-    def __init__(self, forward: Forward, first: int) -> None:
-        super().__init__(forward, first)
-        self.convolutions: dict[tuple[int, int], torch.Tensor] = {}
-        self.recurrent: dict[tuple[int, int], torch.Tensor] = {}
-
-    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:  # noqa: ARG002
-        """What attention sees: all before, and these."""
-        return self.first + query_length, 0
-
-    def is_recording_past(self, layer_idx: int) -> bool:  # noqa: ARG002 - the interface
-        """Nothing is ever rolled back."""
-        return False
-
-    def has_previous_state(
-        self, layer_idx: int | None = None, state_idx: int | None = None
-    ) -> bool:
-        """Whether there is a state to go on from."""
-        held = self.convolutions or self.recurrent
-        return any(
-            layer_idx in (None, layer) and state_idx in (None, index) for layer, index in held
-        )
-
-    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
-        """Inputs that a convolution still needs, ``[1, channels, columns]``."""
-        return self.convolutions.get((layer_idx, state_idx))
-
-    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
-        """A layer's recurrent state."""
-        return self.recurrent.get((layer_idx, state_idx))
-
-    def update_conv_state(
-        self,
-        conv_states: torch.Tensor,
-        layer_idx: int,
-        state_idx: int = 0,
-        *,
-        conv_kernel_size: int | None = None,
-        **_: object,
-    ) -> torch.Tensor:
-        """Append inputs, keep the last, and give back all that there are for a moment."""
-        before = self.convolutions.get((layer_idx, state_idx))
-        columns = conv_kernel_size or conv_states.shape[-1]
-        if before is None:
-            short = max(0, columns - conv_states.shape[-1])
-            seen = torch.nn.functional.pad(conv_states, (short, 0))
-        else:
-            columns = before.shape[-1]
-            seen = torch.cat((before, conv_states), dim=-1)
-        self.convolutions[layer_idx, state_idx] = seen[..., -columns:].clone()
-        return seen
-
-    def update_recurrent_state(
-        self, recurrent_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **_: object
-    ) -> torch.Tensor:
-        """Take in a layer's new state."""
-        self.recurrent[layer_idx, state_idx] = recurrent_states
-        return recurrent_states
-
-
 class CacheCarrier:
     """Models whose states live in the cache that they are given; most do."""
 
@@ -129,9 +63,9 @@ class CacheCarrier:
         # first pass.
         self._names: dict[int, list[tuple[bool, int]]] = {}
 
-    def make_cache(self, forward: Forward, first: int) -> StateCache:
-        """See ``Carrier.make_cache``."""
-        return StateCache(forward, first)
+    def accepted(self, kind: type[_Cache]) -> type[_Cache]:
+        """See ``Carrier.accepted``."""
+        return kind
 
     def load(self, cache: StateCache, states: States | None) -> dict[str, Any]:
         """See ``Carrier.load``."""
@@ -156,21 +90,23 @@ class MiniMaxCarrier(CacheCarrier):
     """MiniMax insists on a cache of its own kind, which has other names for the same."""
 
     def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(model)
+        self._kinds: dict[type, Any] = {}
+
+    def accepted(self, kind: type[_Cache]) -> type[_Cache]:
+        """See ``Carrier.accepted``."""
         from transformers.models.minimax.modeling_minimax import MiniMaxCache
 
-        class MiniMaxStates(StateCache, MiniMaxCache):
-            def get_linear_cache(self, layer_idx: int) -> torch.Tensor | None:
-                return self.get_recurrent_state(layer_idx)
-
-            def set_linear_cache(self, layer_idx: int, linear_cache: torch.Tensor) -> None:
-                self.update_recurrent_state(linear_cache, layer_idx)
-
-        super().__init__(model)
-        self._kind = MiniMaxStates
-
-    def make_cache(self, forward: Forward, first: int) -> StateCache:
-        """See ``Carrier.make_cache``."""
-        return self._kind(forward, first)
+        names = {
+            "get_linear_cache": StateCache.get_recurrent_state,
+            "set_linear_cache": lambda cache, layer, state: cache.update_recurrent_state(
+                state, layer
+            ),
+        }
+        if kind not in self._kinds:
+            self._kinds[kind] = type("MiniMaxStates", (kind, MiniMaxCache), names)
+        accepted: type[_Cache] = self._kinds[kind]
+        return accepted
 
 
 class RwkvCarrier(CacheCarrier):

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from transformers import AttentionInterface
-from transformers.cache_utils import Cache
 
 from kvhouse.engine.kernels import AttentionStep
 from kvhouse.engine.latent import attend_latent
+from kvhouse.engine.state_cache import StateCache
 from kvhouse.errors import UnsupportedModel
 
 #: The name under which transformers finds the attention function.
@@ -91,7 +91,7 @@ class Forward:
         return self._written[id(key)][0]
 
 
-class PagedCache(Cache):
+class PagedCache(StateCache):
     """The cache that a model is given: it keeps nothing and gives back what it is brought.
 
     Args:
@@ -100,7 +100,7 @@ class PagedCache(Cache):
     """
 
     def __init__(self, forward: Forward, first: int = 0) -> None:
-        Cache.__init__(self, layers=[])  # a model's own kind of cache may stand between
+        super().__init__()
         self.forward = forward
         self.first = first
 

@@ -11,7 +11,7 @@ from kvhouse.engine.carriers import States, carrier_of
 from kvhouse.engine.kernels import AttentionKernel, AttentionStep
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.packed import PackedRow, PackedStep
-from kvhouse.engine.paging import Forward
+from kvhouse.engine.paging import Forward, PagedCache
 from kvhouse.engine.quiet import quiet
 from kvhouse.engine.states import StateSlots
 from kvhouse.spec import ModelSpec
@@ -94,7 +94,7 @@ class SequentialAdapter(ModelAdapter):
     ) -> tuple[States, torch.Tensor]:
         """One forward pass: the states that it leaves, and its logits."""
         forward = Forward(attention, self._latent)
-        cache = self._carrier.make_cache(forward, step.rows[0].row.first)
+        cache = self._carrier.accepted(PagedCache)(forward, step.rows[0].row.first)
         output = self._pass(step, forward, self._carrier.load(cache, states))
         return self._carrier.collect(cache, output), self._logits(step, output)
 
