@@ -18,6 +18,7 @@ import transformers
 
 from kvhouse.engine import Engine, EngineConfig
 from kvhouse.engine.load import LoadedModel, load_model
+from kvhouse.engine.support import require_support
 from kvhouse.spec.hf_config import read_config
 
 VOCAB = 97
@@ -177,7 +178,8 @@ def architecture() -> Callable[..., LoadedModel]:
         for parameter in model.parameters():
             parameter.data.add_(torch.randn_like(parameter) * 0.05)
         spec = read_config({"model_type": model_type, **config}, model_type, "its config")
-        return LoadedModel(spec, model.eval(), None)
+        found = require_support(model.config)
+        return LoadedModel(spec, model.eval(), found.way, None, found.continuation)
 
     return build
 

@@ -74,9 +74,8 @@ class Served:
                 request: loaded.model(torch.tensor([ids]), use_cache=False).logits[0]
                 for request, ids in self.tokens.items()
             }
-        self.adapter = SequentialAdapter(
-            loaded.model, ReferenceKernel(self.kv), loaded.spec, self.kv
-        )
+        kernel = ReferenceKernel(self.kv)
+        self.adapter = SequentialAdapter(loaded.model, kernel, loaded.spec, loaded.continuation)
 
     def row(self, request: int, first: int, count: int, samples: bool = True) -> Row:
         blocks = -(-(first + count) // BLOCK_SIZE)

@@ -11,8 +11,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from kvhouse.engine.load import load_model
-from kvhouse.engine.support import refuse_unsupported
-from kvhouse.errors import KvhouseError, SpecError, UnsupportedModel
+from kvhouse.errors import KvhouseError, SpecError
 
 
 @pytest.fixture
@@ -103,15 +102,13 @@ def test_what_is_not_there(source):
         load_model(source)
 
 
-def test_rope_that_follows_the_batch_is_refused(directory):
-    edit_config(
-        directory, rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
-    )
-    with pytest.raises(UnsupportedModel, match="RoPE type 'dynamic' of this llama model"):
-        load_model(directory)
+def test_rope_that_follows_the_batch_bounds_the_length(directory):
+    rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+    edit_config(directory, rope_parameters=rope | {"original_max_position_embeddings": 64})
+    assert load_model(directory).spec.max_length == 64
 
 
-def test_long_rope_is_refused(tmp_path, tiny_directory):
+def test_long_rope_bounds_the_length(tmp_path, tiny_directory):
     directory = shutil.copytree(tiny_directory("phi3"), tmp_path / "model")
     factors = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
     edit_config(
@@ -123,10 +120,9 @@ def test_long_rope_is_refused(tmp_path, tiny_directory):
             **factors,
         },
     )
-    with pytest.raises(UnsupportedModel, match="RoPE type 'longrope'"):
-        load_model(directory)
+    assert load_model(directory).spec.max_length == 64
 
 
-def test_families_without_proof_are_refused():
-    with pytest.raises(UnsupportedModel, match="cannot run model type 'bloom'"):
-        refuse_unsupported(transformers.BloomConfig())
+def test_what_cannot_be_computed_is_refused(directory):
+    transformers.XLNetConfig(n_layer=2, d_model=48, n_head=6).save_pretrained(directory)
+    assert "the engine cannot run model type 'xlnet'" in failure(directory)

@@ -143,7 +143,7 @@ def test_a_slot_holds_what_transformers_own_cache_holds(architecture, model_type
                 want.append(layer.recurrent_states[0].flatten())
     layout = KVLayout.of(loaded.spec, "fp32", 16, dtype="float32")
     kv = KVTensors(loaded.spec, layout, PoolSize(len(layout.groups), 2))
-    adapter = SequentialAdapter(loaded.model, ReferenceKernel(kv), loaded.spec, kv)
+    adapter = SequentialAdapter(loaded.model, ReferenceKernel(kv), loaded.spec, loaded.continuation)
     tables = tuple((block,) for block in range(len(layout.groups)))
     one = Row(0, 0, 9, True, tables, (0,) * len(tables), 1)
     positions = torch.arange(9)[None]

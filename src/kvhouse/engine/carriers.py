@@ -20,14 +20,7 @@ States = dict[int, list[torch.Tensor]]
 
 
 class Carrier(Protocol):
-    """Carries states into and out of the forward passes of one model.
-
-    Attributes:
-        one_by_one: Whether the model goes on from a state for one token at a time only, and takes
-            any longer input for the beginning of a text.
-    """
-
-    one_by_one: bool
+    """Carries states into and out of the forward passes of one model."""
 
     def accepted(self, kind: type[_Cache]) -> type[_Cache]:
         """A kind of cache that does what ``kind`` does and that the model accepts."""
@@ -55,8 +48,6 @@ def carrier_of(model: PreTrainedModel) -> Carrier:
 
 class CacheCarrier:
     """Models whose states live in the cache that they are given; most do."""
-
-    one_by_one = False
 
     def __init__(self, _: PreTrainedModel) -> None:
         # Of each layer's tensors: whether it is a convolution's, and its number. Known after the
@@ -148,8 +139,6 @@ class XLSTMCarrier(CacheCarrier):
 class GriffinCarrier(CacheCarrier):
     """RecurrentGemma keeps its states in its modules."""
 
-    one_by_one = True
-
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model)
         blocks = enumerate(layer.temporal_block for layer in model.model.layers)
@@ -170,14 +159,7 @@ class GriffinCarrier(CacheCarrier):
         }
 
 
-class MambaCarrier(CacheCarrier):
-    """Mamba 1: transformers' scan over several tokens begins from nothing, whatever came before."""
-
-    one_by_one = True
-
-
 _FAMILIES: dict[str, Callable[[PreTrainedModel], Carrier]] = {
-    **dict.fromkeys(("mamba", "falcon_mamba", "jamba", "zamba"), MambaCarrier),
     "minimax": MiniMaxCarrier,
     "recurrent_gemma": GriffinCarrier,
     "rwkv": RwkvCarrier,

@@ -15,8 +15,7 @@ from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.load import LoadedModel
 from kvhouse.engine.packed import pack
 from kvhouse.engine.sampler import Sampler, SamplingParams
-from kvhouse.engine.sequential import SequentialAdapter
-from kvhouse.engine.support import capability
+from kvhouse.engine.sequential import make_adapter
 
 
 @dataclass(slots=True)
@@ -54,11 +53,8 @@ class TorchExecutor:
         Raises:
             UnsupportedModel: The engine would not compute this model exactly.
         """
-        kernel = ReferenceKernel(kv)
-        adapter = (
-            SequentialAdapter(loaded.model, kernel, loaded.spec, kv)
-            if capability(loaded.model.config).kind == "per_sequence"
-            else ModelAdapter(loaded.model, kernel, loaded.spec)
+        adapter = make_adapter(
+            loaded.model, ReferenceKernel(kv), loaded.spec, loaded.kind, loaded.continuation
         )
         return cls(adapter, loaded.eos_token_ids)
 

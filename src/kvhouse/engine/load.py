@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kvhouse import spec
+from kvhouse.engine.adapter import Kind
 from kvhouse.engine.quiet import reading
-from kvhouse.engine.support import refuse_unsupported
+from kvhouse.engine.sequential import Continuation
+from kvhouse.engine.support import require_support
 from kvhouse.errors import KvhouseError
 
 if TYPE_CHECKING:
@@ -26,12 +28,16 @@ class LoadedModel:
     Attributes:
         spec: What it keeps per token.
         model: The network, in evaluation mode.
+        kind: How the engine runs it.
         tokenizer: None where its directory has none; prompts are then token ids.
+        continuation: How it goes on from recurrent states; None where it has none.
     """
 
     spec: spec.ModelSpec
     model: PreTrainedModel
+    kind: Kind
     tokenizer: PreTrainedTokenizerBase | None
+    continuation: Continuation | None = None
 
     @property
     def dtype(self) -> str:
@@ -65,7 +71,14 @@ def load_model(source: str | Path, dtype: str = "float32") -> LoadedModel:
     described = spec.load(source)
     directory = _directory(source)
     model = _load_weights(directory, getattr(torch, dtype))
-    return LoadedModel(described, model, _load_tokenizer(directory))
+    found = require_support(model.config)
+    return LoadedModel(
+        found.limit(described),
+        model,
+        found.way,
+        _load_tokenizer(directory),
+        found.continuation,
+    )
 
 
 def _directory(source: str | Path) -> Path:
@@ -89,7 +102,7 @@ def _load_weights(directory: Path, dtype: torch.dtype) -> PreTrainedModel:
 
     with reading(directory):
         config = AutoConfig.from_pretrained(directory, local_files_only=True)
-    refuse_unsupported(config)
+    require_support(config)
     auto: Any = AutoModelForCausalLM
     with reading(directory):
         model, info = auto.from_pretrained(

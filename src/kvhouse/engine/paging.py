@@ -8,15 +8,18 @@ from contextvars import ContextVar
 from typing import Any
 
 import torch
-from transformers import AttentionInterface
+from transformers import AttentionInterface, AttentionMaskInterface
 
 from kvhouse.engine.kernels import AttentionStep
 from kvhouse.engine.latent import attend_latent
 from kvhouse.engine.state_cache import StateCache
 from kvhouse.errors import UnsupportedModel
 
-#: The name under which transformers finds the attention function.
+#: The name under which transformers finds the attention function; models get no mask then.
 ATTENTION = "kvhouse"
+#: The same for models that look at the mask themselves, such as those with an indexer: the one
+#: that they get hides nothing.
+MASKED_ATTENTION = "kvhouse_masked"
 
 _Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -158,4 +161,19 @@ def _attention(
     return out[None], None
 
 
+def _mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    device: torch.device | None = None,
+    **_: Any,  # noqa: ANN401 - the interface
+) -> torch.Tensor:
+    """A mask that hides nothing, of one element."""
+    return torch.ones((), dtype=torch.bool, device=device).expand(
+        batch_size, 1, q_length, kv_length
+    )
+
+
 AttentionInterface.register(ATTENTION, _attention)
+AttentionInterface.register(MASKED_ATTENTION, _attention)
+AttentionMaskInterface.register(MASKED_ATTENTION, _mask)

@@ -1,18 +1,34 @@
-"""How the engine can run a model: packed, one sequence at a time, or not at all."""
+"""How the engine can run a model: packed, one request at a time, or not at all.
+
+Nothing here knows one architecture from another. What a model keeps must have tensors in the
+pool; then a narrow model of its class is tried out (``engine.probe``).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+import copy
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, Literal
 
+from transformers import PreTrainedConfig
+
+from kvhouse.engine.adapter import Kind
+from kvhouse.engine.kv import refuse_what_has_no_tensors
+from kvhouse.engine.narrow import narrow
+from kvhouse.engine.probe import Trial, random_model
+from kvhouse.engine.quiet import quiet
+from kvhouse.engine.sequential import Continuation
 from kvhouse.errors import KvhouseError, UnsupportedModel
+from kvhouse.layout import KVLayout
+from kvhouse.spec import ModelSpec
 from kvhouse.spec.hf_config import read_config
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
-
-#: ``packed``: all rows of a step in one forward pass. ``per_sequence``: a pass for each row.
-Kind = Literal["packed", "per_sequence", "refused"]
+#: RoPE kinds whose frequencies follow the longest request in the batch, once one is longer than
+#: what the model was first trained on.
+_BATCH_DEPENDENT_ROPE = ("dynamic", "longrope")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +37,28 @@ class Capability:
 
     Attributes:
         kind: The way.
-        reason: Why it is not packed; empty where it is.
-        max_length: The longest request for which that holds, where the model takes longer ones.
+        reason: Why it is not packed, or why requests must be shorter than the model takes them;
+            empty where neither is so.
+        max_length: The longest request that is computed exactly; None for the model's own limit.
+        continuation: How the model goes on from recurrent states; None where it has none.
     """
 
-    kind: Kind
+    kind: Literal["packed", "per_sequence", "refused"]
     reason: str = ""
     max_length: int | None = None
+    continuation: Continuation | None = None
+
+    @property
+    def way(self) -> Kind:
+        """``kind`` of a model that is not refused."""
+        assert self.kind != "refused"
+        return self.kind
+
+    def limit(self, spec: ModelSpec) -> ModelSpec:
+        """The model, with a longest context for which the engine computes it exactly."""
+        if self.max_length is None:
+            return spec
+        return replace(spec, max_length=min(spec.max_length, self.max_length))
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -35,22 +66,154 @@ class Capability:
 
 
 def capability(config: PreTrainedConfig) -> Capability:
-    """How the engine can run models of this config."""
+    """How the engine can run models of a config. The first answer for each takes a second or so."""
+    text = config.to_json_string(use_diff=False)
+    return _capability(_Known(type(config), text, copy.deepcopy(config)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A config that can be looked up."""
+
+    kind: type[PreTrainedConfig]
+    text: str
+    config: PreTrainedConfig = field(compare=False)
+
+
+@lru_cache(maxsize=64)
+def _capability(known: _Known) -> Capability:
+    config = known.config
     try:
-        spec = read_config(config.to_dict(), config.model_type, "its config")
+        spec = _spec_of(config)
+        refuse_what_has_no_tensors(KVLayout.of(spec, "fp32"))
     except KvhouseError as error:
         return Capability("refused", str(error))
-    if any(part.state for layer in spec.layers for part in layer.parts):
-        return Capability("per_sequence", "its layers keep recurrent states")
-    return Capability("packed")
+    longest, why = min(_limits(config, spec), default=(None, ""))
+    found = _tried(config, spec)
+    if found.kind == "refused" or longest is None:
+        return found
+    reasons = [found.reason, f"at most {longest:,} tokens: {why}"]
+    return replace(found, reason="; ".join(filter(None, reasons)), max_length=longest)
 
 
-def refuse_unsupported(config: PreTrainedConfig) -> None:
-    """Refuse a model that the engine would not compute exactly.
+def _tried(config: PreTrainedConfig, spec: ModelSpec) -> Capability:
+    """Try narrow models until one runs; the first failure is what is told."""
+    refused: Capability | None = None
+    for small in _narrowed(config, spec):
+        try:
+            small_spec = _spec_of(small)
+            with quiet():
+                trial = Trial(random_model(small), small_spec)
+        except Exception as error:
+            reason = f"no model of its class can be tried out: {_line(error)}"
+            refused = refused or Capability("refused", reason)
+            continue
+        found = _verdict(trial, has_states=any(_states(spec)))
+        if found.kind != "refused":
+            return found
+        refused = found
+    return refused or Capability("refused", "no model of its class can be made narrow")
+
+
+def _verdict(trial: Trial, *, has_states: bool) -> Capability:
+    if has_states:
+        return _verdict_of_states(trial)
+    packed = _problem(trial, "packed")
+    if not packed:
+        return Capability("packed")
+    alone = _problem(trial, "per_sequence")
+    if not alone:
+        return Capability("per_sequence", packed)
+    return Capability("refused", f"{packed}; one by one, {alone}")
+
+
+def _verdict_of_states(trial: Trial) -> Capability:
+    """Attention over pages is faster than a model's own, and a chunk than token by token."""
+    first = ""
+    for one_by_one in (False, True):
+        for own_attention in (False, True):
+            going_on = Continuation(own_attention, one_by_one)
+            problem = _problem(trial, "per_sequence", going_on)
+            if not problem:
+                return Capability("per_sequence", going_on.reason, None, going_on)
+            first = first or problem
+    return Capability("refused", f"its layers keep recurrent states; one by one, {first}")
+
+
+def _states(spec: ModelSpec) -> Iterator[bool]:
+    return (bool(part.state) for layer in spec.layers for part in layer.parts)
+
+
+def _problem(trial: Trial, kind: Kind, continuation: Continuation | None = None) -> str:
+    """What is wrong with running the tried model in this way; empty if nothing is."""
+    try:
+        with quiet():
+            agrees = trial.agrees(kind, continuation)
+    except UnsupportedModel as error:
+        return str(error)
+    except Exception as error:
+        return f"its forward pass fails: {_line(error)}"
+    return "" if agrees else "its answers are not those of its own forward pass"
+
+
+def _narrowed(config: PreTrainedConfig, spec: ModelSpec) -> Iterator[PreTrainedConfig]:
+    """Narrow configs, the smallest first; not every class takes every one."""
+    kinds = [_kinds(spec, number) for number in range(len(spec.layers))]
+    enough = max(2, *(kinds.index(kind) + 1 for kind in set(kinds)))
+    for layers, square in ((enough, False), (enough, True), (None, False), (None, True)):
+        try:
+            yield narrow(config, layers, square=square)
+        except Exception:
+            continue
+
+
+def _kinds(spec: ModelSpec, number: int) -> tuple[object, ...]:
+    parts = spec.layers[number].parts
+    return tuple((type(part), part.reach, part.vectors) for part in parts)
+
+
+def _spec_of(config: PreTrainedConfig) -> ModelSpec:
+    return read_config(
+        json.loads(config.to_json_string(use_diff=False)), config.model_type, "its config"
+    )
+
+
+def _limits(config: PreTrainedConfig, spec: ModelSpec) -> Iterator[tuple[int, str]]:
+    """Lengths beyond which the model computes something else, and what."""
+    decoder = config.get_text_config(decoder=True)
+    rope = getattr(decoder, "rope_parameters", None) or {}
+    for one in (rope, *(value for value in rope.values() if isinstance(value, dict))):
+        kind = one.get("rope_type")
+        if kind in _BATCH_DEPENDENT_ROPE:
+            trained = one.get("original_max_position_embeddings")
+            longest = trained or decoder.max_position_embeddings
+            if longest < spec.max_length:
+                yield (
+                    longest,
+                    (
+                        f"beyond them the frequencies of its RoPE type {kind!r} follow the longest "
+                        "request in the batch, so answers would depend on the neighbours"
+                    ),
+                )
+    for part in (part for layer in spec.layers for part in layer.parts):
+        if part.attended is not None and part.attended < spec.max_length:
+            yield part.attended, "beyond them an indexer selects what is attended to"
+
+
+def _line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
+
+
+def require_support(config: PreTrainedConfig) -> Capability:
+    """How the engine runs models of a config.
 
     Raises:
-        UnsupportedModel: With the reason.
+        UnsupportedModel: It would not compute them exactly.
     """
     found = capability(config)
     if found.kind == "refused":
-        raise UnsupportedModel(f"the engine cannot run {config.model_type}: {found.reason}")
+        raise UnsupportedModel(
+            f"the engine cannot run model type {config.model_type!r}: {found.reason}"
+        )
+    return found
