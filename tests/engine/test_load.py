@@ -102,25 +102,21 @@ def test_what_is_not_there(source):
         load_model(source)
 
 
-def test_rope_that_follows_the_batch_bounds_the_length(directory):
-    rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
-    edit_config(directory, rope_parameters=rope | {"original_max_position_embeddings": 64})
-    assert load_model(directory).spec.max_length == 64
+def long_rope(tmp_path, tiny_directory, trained: int):
+    """A model whose RoPE has other frequencies beyond ``trained`` tokens."""
+    directory = shutil.copytree(tiny_directory("phi3"), tmp_path / "model")
+    factors = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, **factors}
+    edit_config(directory, rope_parameters=rope, original_max_position_embeddings=trained)
+    return directory
 
 
 def test_long_rope_bounds_the_length(tmp_path, tiny_directory):
-    directory = shutil.copytree(tiny_directory("phi3"), tmp_path / "model")
-    factors = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
-    edit_config(
-        directory,
-        rope_parameters={
-            "rope_type": "longrope",
-            "rope_theta": 1e4,
-            "original_max_position_embeddings": 64,
-            **factors,
-        },
-    )
-    assert load_model(directory).spec.max_length == 64
+    assert load_model(long_rope(tmp_path, tiny_directory, 64)).spec.max_length == 64
+
+
+def test_long_rope_of_a_short_model_does_not(tmp_path, tiny_directory):
+    assert load_model(long_rope(tmp_path, tiny_directory, 4096)).spec.max_length == 256
 
 
 def test_what_cannot_be_computed_is_refused(directory):

@@ -101,7 +101,7 @@ def _load_weights(directory: Path, dtype: torch.dtype) -> PreTrainedModel:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     with reading(directory):
-        config = AutoConfig.from_pretrained(directory, local_files_only=True)
+        config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     require_support(config)
     auto: Any = AutoModelForCausalLM
     with reading(directory):
@@ -110,6 +110,7 @@ def _load_weights(directory: Path, dtype: torch.dtype) -> PreTrainedModel:
             config=config,
             dtype=dtype,
             local_files_only=True,
+            trust_remote_code=False,
             use_safetensors=True,
             output_loading_info=True,
         )
@@ -127,6 +128,6 @@ def _load_tokenizer(directory: Path) -> PreTrainedTokenizerBase | None:
     if not any((directory / name).is_file() for name in _TOKENIZER_FILES):
         return None
     with reading(directory):
-        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
     return tokenizer

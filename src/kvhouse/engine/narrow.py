@@ -8,12 +8,16 @@ requests of a few tokens pass out of them.
 from __future__ import annotations
 
 from math import lcm
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
+Heads = Literal["few", "square", "all"]
+
 _WIDTH = 64
+#: Most KV heads, and most query heads to each.
+_MOST_KV_HEADS, _MOST_SHARED = 2, 2
 #: Tokens of windows and chunks.
 _WINDOW = 8
 #: An indexer selects at least so many tokens: all that a trial has.
@@ -47,13 +51,14 @@ _KV_HEADS = ("num_key_value_heads", "n_head_kv", "num_kv_heads")
 _DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "depth")
 
 
-def narrow(config: PreTrainedConfig, layers: int | None, *, square: bool) -> PreTrainedConfig:
+def narrow(config: PreTrainedConfig, layers: int | None, heads: Heads) -> PreTrainedConfig:
     """The narrow config.
 
     Args:
         config: The model's.
         layers: Keep the decoder's first layers, so many of them; None keeps all.
-        square: Make the stream as wide as the heads' queries together; some classes rely on it.
+        heads: ``few`` of them, or few and a stream as wide as their queries together
+            (``square``; some classes rely on it), or ``all`` (some count them in several fields).
 
     Raises:
         Exception: The class does not take it, for whatever reason of its own.
@@ -64,11 +69,11 @@ def narrow(config: PreTrainedConfig, layers: int | None, *, square: bool) -> Pre
     inner = values[part] if part else values
     if layers is not None:
         _cut(inner, layers)
-    _narrow(inner, square)
+    _narrow(inner, heads)
     for name in config.sub_configs:
         if name != part and isinstance(values.get(name), dict):
             _cut(values[name], 1)
-            _narrow(values[name], square=False)
+            _narrow(values[name], "few")
             if "out_hidden_size" in values[name]:
                 values[name]["out_hidden_size"] = inner["hidden_size"]
     if part:
@@ -85,7 +90,7 @@ def _cut(values: dict[str, Any], layers: int) -> None:
     if name is None or values[name] <= layers:
         return
     for other, value in values.items():
-        if isinstance(value, list) and len(value) == values[name]:
+        if isinstance(value, list | str) and len(value) == values[name]:
             values[other] = value[:layers]
     for other in ("first_k_dense_replace", "num_dense_layers"):
         if _is_size(values.get(other)):
@@ -93,7 +98,7 @@ def _cut(values: dict[str, Any], layers: int) -> None:
     values[name] = layers
 
 
-def _narrow(values: dict[str, Any], square: bool) -> None:
+def _narrow(values: dict[str, Any], heads: Heads) -> None:
     for name, most in _SIZES.items():
         if _is_size(values.get(name)):
             values[name] = min(values[name], most)
@@ -102,30 +107,30 @@ def _narrow(values: dict[str, Any], square: bool) -> None:
     for name in _TOKENS:
         if values.get(name) is not None:
             values[name] = _TOKENS.index(name)
-    _narrow_heads(values, square)
+    _narrow_heads(values, heads)
 
 
-def _narrow_heads(values: dict[str, Any], square: bool) -> None:
-    """Two KV heads at most, and the stream as wide as the heads' queries or ``_WIDTH``."""
-    heads_name = next((name for name in _HEADS if _is_size(values.get(name))), None)
-    hidden_names = [name for name in _HIDDEN if _is_size(values.get(name))]
-    if heads_name is None or not hidden_names:
+def _narrow_heads(values: dict[str, Any], choice: Heads) -> None:
+    """Make the stream as narrow as its heads allow."""
+    heads = next((values[name] for name in _HEADS if _is_size(values.get(name))), None)
+    hidden = next((values[name] for name in _HIDDEN if _is_size(values.get(name))), None)
+    if heads is None or hidden is None:
         return
-    heads, hidden = values[heads_name], values[hidden_names[0]]
-    kv_names = [name for name in _KV_HEADS if _is_size(values.get(name))]
-    kv_heads = values[kv_names[0]] if kv_names else heads
-    fewer = min(kv_heads, 2)
-    shared = heads // kv_heads if kv_heads <= heads else 1
-    less = fewer * shared
+    kv_heads = next((values[name] for name in _KV_HEADS if _is_size(values.get(name))), heads)
+    fewer, each = kv_heads, max(1, heads // kv_heads)
+    if choice != "all":
+        fewer, each = min(kv_heads, _MOST_KV_HEADS), min(each, _MOST_SHARED)
     own = values.get("head_dim")
-    width = less * (own or hidden // heads) if square or not own else lcm(_WIDTH, less)
-    for name in hidden_names:
-        values[name] = width
-    for name in _HEADS:
-        if values.get(name) == heads:
-            values[name] = less
-    for name in kv_names:
-        values[name] = fewer if values[name] == kv_heads else values[name]
+    less = fewer * each
+    width = lcm(_WIDTH, less) if own and choice != "square" else less * (own or hidden // heads)
+    for names, old, new in (
+        (_HIDDEN, None, width),
+        (_HEADS, heads, less),
+        (_KV_HEADS, kv_heads, fewer),
+    ):
+        for name in names:
+            if _is_size(values.get(name)) and old in (None, values[name]):
+                values[name] = new
 
 
 def _is_size(value: object) -> bool:

@@ -38,7 +38,9 @@ def random_model(config: PreTrainedConfig) -> PreTrainedModel:
         Exception: The class cannot be built from the config, for whatever reason of its own.
     """
     with no_init_weights():
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=torch.float32, trust_remote_code=False
+        )
     generator = torch.Generator().manual_seed(0)
     for name, weight in model.named_parameters():
         near_one = weight.dim() == 1 and name.endswith("weight")

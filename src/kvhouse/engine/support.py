@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import product
 from typing import Any, Literal
 
 from transformers import PreTrainedConfig
@@ -26,9 +27,8 @@ from kvhouse.layout import KVLayout
 from kvhouse.spec import ModelSpec
 from kvhouse.spec.hf_config import read_config
 
-#: RoPE kinds whose frequencies follow the longest request in the batch, once one is longer than
-#: what the model was first trained on.
-_BATCH_DEPENDENT_ROPE = ("dynamic", "longrope")
+#: Larger models take too long to try out.
+_MOST_PARAMETERS = 10**8
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +88,9 @@ def _capability(known: _Known) -> Capability:
         refuse_what_has_no_tensors(KVLayout.of(spec, "fp32"))
     except KvhouseError as error:
         return Capability("refused", str(error))
-    longest, why = min(_limits(config, spec), default=(None, ""))
     found = _tried(config, spec)
-    if found.kind == "refused" or longest is None:
+    longest, why = min(_limits(config, spec), default=(spec.max_length, ""))
+    if found.kind == "refused" or longest >= spec.max_length:
         return found
     reasons = [found.reason, f"at most {longest:,} tokens: {why}"]
     return replace(found, reason="; ".join(filter(None, reasons)), max_length=longest)
@@ -101,10 +101,9 @@ def _tried(config: PreTrainedConfig, spec: ModelSpec) -> Capability:
     refused: Capability | None = None
     for small in _narrowed(config, spec):
         try:
-            small_spec = _spec_of(small)
             with quiet():
-                trial = Trial(random_model(small), small_spec)
-        except Exception as error:
+                trial = Trial(random_model(small), _spec_of(small))
+        except Exception as error:  # noqa: BLE001 - whatever a class of transformers raises
             reason = f"no model of its class can be tried out: {_line(error)}"
             refused = refused or Capability("refused", reason)
             continue
@@ -160,11 +159,14 @@ def _narrowed(config: PreTrainedConfig, spec: ModelSpec) -> Iterator[PreTrainedC
     """Narrow configs, the smallest first; not every class takes every one."""
     kinds = [_kinds(spec, number) for number in range(len(spec.layers))]
     enough = max(2, *(kinds.index(kind) + 1 for kind in set(kinds)))
-    for layers, square in ((enough, False), (enough, True), (None, False), (None, True)):
+    for layers, heads in product((enough, None), ("few", "square", "all")):
         try:
-            yield narrow(config, layers, square=square)
-        except Exception:
+            small = narrow(config, layers, heads)
+            fits = (_spec_of(small).parameters or 0) < _MOST_PARAMETERS
+        except Exception:  # noqa: BLE001, S112 - whatever a class of transformers raises
             continue
+        if fits:
+            yield small
 
 
 def _kinds(spec: ModelSpec, number: int) -> tuple[object, ...]:
@@ -179,24 +181,21 @@ def _spec_of(config: PreTrainedConfig) -> ModelSpec:
 
 
 def _limits(config: PreTrainedConfig, spec: ModelSpec) -> Iterator[tuple[int, str]]:
-    """Lengths beyond which the model computes something else, and what."""
+    """Lengths beyond which the model computes something else, and what.
+
+    Long RoPE has two sets of frequencies and takes the second for all rows of a batch once one of
+    them is longer than what the model was first trained on. Dynamic RoPE changes its own beyond
+    the longest context only.
+    """
     decoder = config.get_text_config(decoder=True)
     rope = getattr(decoder, "rope_parameters", None) or {}
-    for one in (rope, *(value for value in rope.values() if isinstance(value, dict))):
-        kind = one.get("rope_type")
-        if kind in _BATCH_DEPENDENT_ROPE:
-            trained = one.get("original_max_position_embeddings")
-            longest = trained or decoder.max_position_embeddings
-            if longest < spec.max_length:
-                yield (
-                    longest,
-                    (
-                        f"beyond them the frequencies of its RoPE type {kind!r} follow the longest "
-                        "request in the batch, so answers would depend on the neighbours"
-                    ),
-                )
+    for one in (rope, *rope.values()):
+        if isinstance(one, dict) and one.get("rope_type") == "longrope":
+            yield one["original_max_position_embeddings"], (
+                "beyond them its long RoPE turns all requests of a batch by other frequencies"
+            )
     for part in (part for layer in spec.layers for part in layer.parts):
-        if part.attended is not None and part.attended < spec.max_length:
+        if part.attended is not None:
             yield part.attended, "beyond them an indexer selects what is attended to"
 
 
