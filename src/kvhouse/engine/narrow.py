@@ -10,6 +10,8 @@ from __future__ import annotations
 from math import lcm
 from typing import TYPE_CHECKING, Any, Literal
 
+from kvhouse.engine.narrow_states import narrow_states
+
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
@@ -70,6 +72,7 @@ def narrow(config: PreTrainedConfig, layers: int | None, heads: Heads) -> PreTra
     if layers is not None:
         _cut(inner, layers)
     _narrow(inner, heads)
+    narrow_states(inner)
     for name in config.sub_configs:
         if name != part and isinstance(values.get(name), dict):
             _cut(values[name], 1)
