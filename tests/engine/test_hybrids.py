@@ -6,13 +6,15 @@ import random
 
 import pytest
 import torch
+from transformers import CONFIG_MAPPING
 
 from kvhouse.core.step import Row, StepPlan
 from kvhouse.engine.kernels.reference import ReferenceKernel
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.packed import pack
-from kvhouse.engine.sequential import SequentialAdapter
+from kvhouse.engine.sequential import Continuation, SequentialAdapter
 from kvhouse.engine.support import capability
+from kvhouse.errors import UnsupportedModel
 from kvhouse.layout import KVLayout, PoolSize
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -23,18 +25,22 @@ SLOTS = 9
 #: Tokens that mean nothing special in the tiny vocabularies.
 TOKENS = range(5, 60)
 
-PURE = ("falcon_mamba", "mamba", "mamba2", "rwkv", "xlstm")
-WITH_ATTENTION = (
+#: Those that go on from a state for one token at a time; of some the class's own scan over
+#: several tokens begins from nothing, of another its convolution.
+ONE_BY_ONE = ("falcon_mamba", "jamba", "mamba", "recurrent_gemma", "zamba")
+#: Those whose attention adds a bias for each position or, with its window, keeps what it hides.
+OWN_ATTENTION = ("inkling2_loop_text", "inkling2_text", "inkling_text", "minimax")
+IN_CHUNKS = (
     "bailing_hybrid",
     "bamba",
     "falcon_h1",
     "granitemoehybrid",
-    "jamba",
     "kimi_linear",
     "lara_mini",
     "lfm2",
     "lfm2_moe",
     "lfm3",
+    "mamba2",
     "nemotron_h",
     "olmo_hybrid",
     "qwen3_5",
@@ -42,11 +48,12 @@ WITH_ATTENTION = (
     "qwen3_5_moe_text",
     "qwen3_5_text",
     "qwen3_next",
-    "recurrent_gemma",
-    "zamba",
+    "rwkv",
+    "xlstm",
     "zamba2",
     "zaya",
 )
+ALL = (*ONE_BY_ONE, *OWN_ATTENTION, *IN_CHUNKS)
 
 
 class Served:
@@ -117,19 +124,50 @@ class Served:
         return worst
 
 
-@pytest.mark.parametrize("model_type", [*PURE, *WITH_ATTENTION])
+@pytest.mark.parametrize("model_type", ALL)
 def test_row_by_row_equals_the_whole_text(architecture, model_type):
     loaded = architecture(model_type)
-    assert capability(loaded.model.config).kind == "per_sequence"
+    assert loaded.kind == "per_sequence"
+    want = Continuation(model_type in OWN_ATTENTION, model_type in ONE_BY_ONE)
+    assert loaded.continuation == want
     assert Served(loaded).run_all() < 1e-5
 
 
 @pytest.mark.parametrize(
     ("model_type", "variant"),
-    [("nemotron_h", "pattern"), ("zamba2", "class_pattern"), ("kimi_linear", "checkpoint_form")],
+    [
+        ("inkling_text", "local_ids"),
+        ("kimi_linear", "checkpoint_form"),
+        ("nemotron_h", "pattern"),
+        ("zamba2", "class_pattern"),
+    ],
 )
 def test_other_patterns_of_layers(architecture, model_type, variant):
     assert Served(architecture(model_type, variant)).run_all() < 1e-5
+
+
+#: Classes whose config by default is no hybrid, or none at all.
+WITHOUT_DEFAULTS = ("lfm2", "lfm2_moe")
+
+
+@pytest.mark.parametrize("model_type", sorted(set(ALL) - set(WITHOUT_DEFAULTS)))
+def test_a_model_of_full_size_is_tried_out_made_narrow(model_type):
+    """The class's own sizes, which are those of a published model."""
+    found = capability(CONFIG_MAPPING[model_type]())
+    assert found.kind == "per_sequence", found.reason
+    assert found.continuation is not None
+    assert found.continuation.one_by_one == (model_type in ONE_BY_ONE)
+    assert ("one token at a time" in found.reason) == (model_type in ONE_BY_ONE)
+    assert found.reason.startswith("its layers keep recurrent states")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "reason"),
+    [("cpmant", "its attention cannot be replaced"), ("qwen4_exp_text", "no tensors for sparse")],
+)
+def test_what_cannot_be_run_is_refused_with_the_reason(architecture, model_type, reason):
+    with pytest.raises(UnsupportedModel, match=reason):
+        architecture(model_type)
 
 
 @pytest.mark.parametrize("seed", range(2, 6))
@@ -138,13 +176,15 @@ def test_whatever_the_chunks(architecture, model_type, seed):
     assert Served(architecture(model_type), seed).run_all(seed) < 1e-5
 
 
-def test_minimax(architecture):
-    """Its class keeps every token of a windowed layer; without a window the tokens are all seen."""
+def test_minimax_without_a_window_attends_over_pages(architecture):
     loaded = architecture("minimax", sliding_window=None)
+    assert loaded.continuation == Continuation()
     assert Served(loaded).run_all() < 1e-5
 
 
-@pytest.mark.parametrize("model_type", ["jamba", "qwen3_next", "recurrent_gemma", "rwkv"])
+@pytest.mark.parametrize(
+    "model_type", ["inkling_text", "jamba", "qwen3_next", "recurrent_gemma", "rwkv"]
+)
 def test_an_interrupted_step_is_as_if_it_had_not_been(architecture, model_type, monkeypatch):
     """The rows that were computed before the interruption do not absorb their tokens twice."""
     served = Served(architecture(model_type))

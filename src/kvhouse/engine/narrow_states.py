@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from typing import Any
 
-#: The stream of a model that has no heads of attention.
-_WIDTH = 64
+#: The stream of a model that has no heads of attention; xLSTM needs as much.
+_WIDTH = 128
 _MOST_GROUPS = 2
 _CHUNK = 8
 _EXPAND = ("mamba_expand", "expand")
 _HEADS = ("mamba_n_heads", "mamba_num_heads", "n_mamba_heads", "num_heads")
 _HEAD_DIMS = ("mamba_d_head", "mamba_head_dim", "head_dim")
 _GROUPS = ("mamba_n_groups", "mamba_ngroups", "n_groups")
+#: Where Kimi's configs have the heads of linear attention.
+_INNER = "linear_attn_config"
+_LINEAR = ("linear_num_key_heads", "linear_num_heads", _INNER)
 #: Fields that only models with states have.
-_MARKS = (*_EXPAND, "linear_num_key_heads", "lru_width", "qk_dim_factor", "rescale_every")
+_MARKS = (*_EXPAND, *_LINEAR, "lru_width", "qk_dim_factor", "rescale_every")
 #: What classes derive from the stream's width unless it is given.
 _DERIVED = ("attention_hidden_size", "lru_width", "mamba_headdim", "kv_channels")
 
@@ -47,6 +50,9 @@ def narrow_states(values: dict[str, Any]) -> None:
 
 def _narrow_linear(values: dict[str, Any]) -> None:
     """Few heads of linear attention; a key's head serves as many of values as before."""
+    for fields, name in ((values, "linear_num_heads"), (values.get(_INNER), "num_heads")):
+        if isinstance(fields, dict) and fields.get(name):
+            fields[name] = min(fields[name], _MOST_GROUPS)
     keys, queries = values.get("linear_num_key_heads"), values.get("linear_num_value_heads")
     if keys and queries:
         fewer = min(keys, _MOST_GROUPS)

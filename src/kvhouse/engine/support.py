@@ -158,8 +158,9 @@ def _problem(trial: Trial, kind: Kind, continuation: Continuation | None = None)
 def _narrowed(config: PreTrainedConfig, spec: ModelSpec) -> Iterator[PreTrainedConfig]:
     """Narrow configs, the smallest first; not every class takes every one."""
     kinds = [_kinds(spec, number) for number in range(len(spec.layers))]
-    enough = max(2, *(kinds.index(kind) + 1 for kind in set(kinds)))
-    for layers, heads in product((enough, None), ("few", "square", "all")):
+    # Layers that share weights with an earlier one of their kind need that one and themselves.
+    enough, twice = (max(2, *_ends(kinds, count)) for count in (1, 2))
+    for layers, heads in product((enough, twice, None), ("few", "square", "all")):
         try:
             small = narrow(config, layers, heads)
             fits = (_spec_of(small).parameters or 0) < _MOST_PARAMETERS
@@ -167,6 +168,13 @@ def _narrowed(config: PreTrainedConfig, spec: ModelSpec) -> Iterator[PreTrainedC
             continue
         if fits:
             yield small
+
+
+def _ends(kinds: list[tuple[object, ...]], count: int) -> Iterator[int]:
+    """How many layers it takes to have each kind ``count`` times, where there are so many."""
+    for kind in set(kinds):
+        places = [number for number, one in enumerate(kinds) if one == kind]
+        yield places[min(count, len(places)) - 1] + 1
 
 
 def _kinds(spec: ModelSpec, number: int) -> tuple[object, ...]:
