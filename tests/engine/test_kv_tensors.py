@@ -20,10 +20,18 @@ def spec(*layers: Layer) -> ModelSpec:
     return ModelSpec("test", "TestForCausalLM", layers, 64, 100, 128, 0, 0, "float32")
 
 
-def pool(*layers: Layer, kv_format="fp32", block_size=4, blocks=3, slots=0, **options) -> KVTensors:
+def pool(
+    *layers: Layer,
+    kv_format="fp32",
+    block_size=4,
+    blocks=3,
+    slots=0,
+    rotate=None,
+    **options,
+) -> KVTensors:
     model = spec(*layers)
     layout = KVLayout.of(model, kv_format, block_size, **options)
-    return KVTensors(model, layout, PoolSize(blocks, slots))
+    return KVTensors(model, layout, PoolSize(blocks, slots), rotate=rotate)
 
 
 def tensors(kv: KVTensors) -> list[torch.Tensor]:
@@ -69,9 +77,10 @@ def test_no_two_layers_of_a_group_overlap(layers, kv_format):
         for vectors in (vectors for layer in mine for vectors in layer.vectors):
             for tensor in (vectors.data, vectors.scales):
                 if tensor is not None:
-                    written = tensor[1].contiguous().view(torch.uint8)
+                    written = tensor[1].flatten().view(torch.uint8)
                     assert not written.any()
-                    tensor[1] = torch.full_like(written, 255).view(tensor.dtype)
+                    filled = torch.full_like(written, 255).view(tensor.dtype)
+                    tensor[1] = filled.view(tensor.shape[1:])
         assert int((kv.read_block(1) == 255).sum()) == group.layer_bytes
 
 
@@ -94,6 +103,34 @@ def test_what_is_read_from_a_block_can_be_written_to_another():
     kv.write_block(2, kv.read_block(0))
     for value, tensor in enumerate(tensors(kv)):
         assert torch.all(tensor[2] == value + 1.0)
+
+
+def test_elements_lie_where_the_layout_says():
+    """A block's keys lie head by head and element by element, its values token by token."""
+    kv = pool(FullAttention(4, 2, 3, 2), block_size=4, blocks=2)
+    keys, values = kv.layers[0].vectors
+    for token in range(4):
+        at = torch.tensor([1]), torch.tensor([token])
+        for head in range(2):
+            keys.data[1, token, head] = torch.arange(3) + 10.0 * token + 100 * head
+            values.data[at[0], at[1], head] = torch.arange(2) + 10.0 * token + 100 * head
+    lying = kv.read_block(1).view(torch.float32)
+    by_hand = [100 * h + 10 * t + e for h in range(2) for e in range(3) for t in range(4)]
+    by_hand += [100 * h + 10 * t + e for h in range(2) for t in range(4) for e in range(2)]
+    assert lying.tolist() == by_hand
+
+
+def test_only_keys_and_values_of_whole_numbers_are_rotated():
+    full, latent = FullAttention(4, 2, 8, 8), LatentAttention(4, 32, 16)
+    assert not any(v.rotated for v in pool(full, kv_format="int8").layers[0].vectors)
+    assert all(v.rotated for v in pool(full, kv_format="int8", rotate=True).layers[0].vectors)
+    assert all(v.rotated for v in pool(full, kv_format="int4").layers[0].vectors)
+    assert not any(v.rotated for v in pool(full, kv_format="int4", rotate=False).layers[0].vectors)
+    assert not any(v.rotated for v in pool(latent, kv_format="int4").layers[0].vectors)
+    with pytest.raises(KvhouseError, match="KV format bf16 cannot be rotated: int8 and int4 can"):
+        pool(full, kv_format="bf16", rotate=True)
+    with pytest.raises(KvhouseError, match=r"this model keeps latent \(MLA\): leave"):
+        pool(latent, kv_format="int4", rotate=True)
 
 
 def test_states_have_slots_of_their_own():

@@ -12,8 +12,11 @@ from kvhouse.engine.vectors import Vectors, cut
 from kvhouse.errors import KvhouseError, UnsupportedModel
 from kvhouse.layout import KVLayout, LayerGroup, PoolSize
 from kvhouse.spec import ModelSpec
-from kvhouse.spec.layers import Layer, describe
+from kvhouse.spec.layers import FullAttention, Layer, describe
 from kvhouse.spec.reach import Reach
+
+#: Formats whose keys and values can be stored rotated.
+ROTATABLE = ("int8", "int4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,9 @@ class KVTensors:
         spec: The model.
         layout: Its layout.
         size: Blocks and slots of the pool.
+        rotate: Whether keys and values are stored rotated, which int8 and int4 can be; None for
+            int4 only. Latents never are: their keys and values are one vector, and rotating it
+            does not help.
 
     Attributes:
         layers: What each layer's attention keeps of tokens, by the layer's number in the model.
@@ -53,12 +59,16 @@ class KVTensors:
 
     Raises:
         UnsupportedModel: A layer keeps what the engine has no tensors for.
-        KvhouseError: The machine has not that much memory free, or a block size does not suit
-            the format.
+        KvhouseError: The machine has not that much memory free, a block size does not suit the
+            format, or what is asked to be rotated cannot be.
     """
 
-    def __init__(self, spec: ModelSpec, layout: KVLayout, size: PoolSize) -> None:
+    def __init__(
+        self, spec: ModelSpec, layout: KVLayout, size: PoolSize, *, rotate: bool | None = None
+    ) -> None:
         refuse_what_has_no_tensors(layout)
+        _refuse_rotation(layout, rotate)
+        self._rotate = layout.format.name == "int4" if rotate is None else rotate
         self.layout = layout
         self.size = size
         self.states = allocate(size.slots * layout.slot_bytes).view(size.slots, layout.slot_bytes)
@@ -96,7 +106,16 @@ class KVTensors:
         else:
             start = sum(_layer_bytes(group, earlier) for earlier in range(position))
             region = self._pieces[0][:, start : start + _layer_bytes(group, position)]
-        vectors = cut(region, group.block_size, group.layers[position].vectors, group.format)
+        layer = group.layers[position]
+        plain = isinstance(layer, FullAttention)
+        vectors = cut(
+            region,
+            group.block_size,
+            layer.vectors,
+            group.format,
+            across=(0,) if plain else (),
+            rotated=self._rotate and plain,
+        )
         return LayerKV(place.group, group.block_size, group.reach, vectors)
 
 
@@ -159,6 +178,22 @@ def refuse_what_has_no_tensors(layout: KVLayout) -> None:
                 f"block size {group.block_size}: with KV format {layout.format.name} this model "
                 "needs an even one"
             )
+
+
+def _refuse_rotation(layout: KVLayout, rotate: bool | None) -> None:
+    if not rotate:
+        return
+    if layout.format.name not in ROTATABLE:
+        raise KvhouseError(
+            f"KV format {layout.format.name} cannot be rotated: {' and '.join(ROTATABLE)} can"
+        )
+    layers = [layer for group in layout.groups for layer in group.layers]
+    kinds = {describe(layer): None for layer in layers if not isinstance(layer, FullAttention)}
+    if kinds:
+        raise KvhouseError(
+            f"KV rotation is for keys and values, and this model keeps {', '.join(kinds)}: "
+            "leave the rotation off"
+        )
 
 
 def _has_tensors(group: LayerGroup, layer: Layer) -> bool:

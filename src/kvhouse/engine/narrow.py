@@ -95,6 +95,9 @@ def _cut(values: dict[str, Any], layers: int) -> None:
     for other, value in values.items():
         if isinstance(value, list | str) and len(value) == values[name]:
             values[other] = value[:layers]
+    own = values.get("per_layer_config")
+    if isinstance(own, dict):
+        values["per_layer_config"] = {n: one for n, one in own.items() if int(n) < layers}
     for other in ("first_k_dense_replace", "num_dense_layers"):
         if _is_size(values.get(other)):
             values[other] = min(values[other], layers)
