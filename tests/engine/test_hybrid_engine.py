@@ -169,7 +169,7 @@ def test_states_are_laid_out_in_what_the_model_computes_in(architecture):
     config = EngineConfig(2**20, block_size=4, max_length=40)
     assert Engine(loaded, config).kv.layout.slot_bytes == layout.slot_bytes
     trace = Trace("one", (TraceRequest(0.0, 5, 5),))
-    assert scenario_for(config, loaded, trace).layout.slot_bytes == layout.slot_bytes
+    assert scenario_for(config, loaded.spec, trace, dtype=loaded.dtype).layout == layout
     assert KVLayout.of(loaded.spec, "fp32", 4).slot_bytes < layout.slot_bytes
 
 

@@ -23,6 +23,7 @@ from kvhouse.replayer.records import RequestRecord
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.scenario import Scenario
 from kvhouse.replayer.traces import Trace, TraceRequest
+from kvhouse.spec.model import ModelSpec
 
 #: A trace says how long each output is, so no token may end it early.
 _TO_THE_END = SamplingParams(ignore_eos=True)
@@ -46,14 +47,26 @@ class TracedRun:
 
 
 def scenario_for(
-    config: EngineConfig, loaded: LoadedModel, trace: Trace, *, as_backlog: bool = False
+    config: EngineConfig,
+    spec: ModelSpec,
+    trace: Trace,
+    *,
+    as_backlog: bool = False,
+    dtype: str | None = None,
 ) -> Scenario:
     """The scenario of serving ``trace`` with the pool and the limits of an engine.
+
+    Args:
+        config: The engine's.
+        spec: The model.
+        trace: The traffic.
+        as_backlog: All requests come at once.
+        dtype: What the model computes in; by default the dtype of its weights.
 
     Raises:
         KvhouseError: A setting is out of range.
     """
-    layout = KVLayout.of(loaded.spec, config.kv_format, config.block_size, dtype=loaded.dtype)
+    layout = KVLayout.of(spec, config.kv_format, config.block_size, dtype=dtype)
     arrivals = backlog if as_backlog else TimedArrivals
     below = open_tiers(config.tiering, spec, layout, config.tier_directory, config.load_rule)
     return Scenario(
@@ -61,7 +74,7 @@ def scenario_for(
         layout,
         config.policy,
         config.kv_memory,
-        config.limits(loaded.spec),
+        config.limits(spec),
         config.watermark,
         arrivals,
         prefix_cache=config.prefix_cache,
