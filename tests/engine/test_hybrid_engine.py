@@ -14,7 +14,7 @@ from kvhouse.devices import Device
 from kvhouse.engine import Engine, EngineConfig, SamplingParams
 from kvhouse.engine.load import LoadedModel
 from kvhouse.engine.traced import run_trace, scenario_for
-from kvhouse.errors import KvhouseError
+from kvhouse.errors import UnsupportedModel
 from kvhouse.layout import KVLayout, PoolSize
 from kvhouse.replayer import Scenario
 from kvhouse.replayer.arrivals import SteppedArrivals
@@ -174,9 +174,25 @@ def test_states_are_laid_out_in_what_the_model_computes_in(architecture):
 
 
 def test_prefixes_of_a_model_with_states_are_not_shared(architecture):
-    config = EngineConfig(2**20, block_size=4, max_length=40, policy="contiguous")
-    engine = Engine(architecture("jamba"), config)
-    (want,) = own_answers(architecture("jamba").model, [[9, 8, 7]])
-    assert engine.generate([[9, 8, 7]] * 2, NEW, GREEDY)[1].token_ids == want
-    with pytest.raises(KvhouseError, match="policy"):
-        Engine(architecture("jamba"), EngineConfig(2**20, policy="shared", max_length=40))
+    config = EngineConfig(2**20, block_size=4, max_length=40, prefix_cache=True)
+    with pytest.raises(UnsupportedModel, match="its state is one sum over all tokens"):
+        Engine(architecture("jamba"), config)
+
+
+def test_a_contiguous_pool_serves_hybrids_as_well(architecture):
+    loaded = architecture("zamba2")
+    asked = prompts(3)
+    want = own_answers(loaded.model, asked)
+    config = EngineConfig(2**20, block_size=4, max_length=40, policy="contiguous", checked=True)
+    got = Engine(loaded, config).generate(asked, NEW, GREEDY)
+    assert [completion.token_ids for completion in got] == want
+
+
+@pytest.mark.parametrize("model_type", ["falcon_h1", "qwen3_next"])
+def test_a_saved_hybrid_is_loaded_and_served(architecture, tmp_path, model_type):
+    model = architecture(model_type).model
+    model.save_pretrained(tmp_path)
+    (want,) = own_answers(model, [[9, 8, 7, 6, 5]])
+    config = EngineConfig(2**20, block_size=4, max_length=40, token_budget=3)
+    (got,) = Engine.load(tmp_path, config).generate([[9, 8, 7, 6, 5]], NEW, GREEDY)
+    assert got.token_ids == want
