@@ -16,10 +16,10 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from kvhouse.core.step import Row, StepPlan
-from kvhouse.engine.adapter import ModelAdapter
 from kvhouse.engine.kernels.reference import ReferenceKernel
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.packed import pack
+from kvhouse.engine.sequential import make_adapter
 from kvhouse.engine.support import capability
 from kvhouse.layout import KVLayout, PoolSize
 from kvhouse.spec.hf_config import read_config
@@ -53,12 +53,13 @@ class Pages:
     """Block tables of every request, for each group of layers, over a pool of NaN."""
 
     def __init__(self, spec, rng: random.Random) -> None:
-        self.layout = KVLayout.of(spec, "fp32", BLOCK_SIZE)
+        self.layout = KVLayout.of(spec, "fp32", BLOCK_SIZE, dtype="float32")
         self.kv = KVTensors(spec, self.layout, PoolSize(BLOCKS, len(LENGTHS)))
         size = self.layout.block_bytes // 4
         self.nan = torch.full((size,), torch.nan).view(torch.uint8)
         for block in range(BLOCKS):
             self.kv.write_block(block, self.nan)
+        self.kv.states.fill_(255)
         self.free = list(range(BLOCKS))
         rng.shuffle(self.free)
         groups = range(len(self.layout.groups))
@@ -102,7 +103,8 @@ def largest_error(model_type: str) -> float:
     with torch.inference_mode():
         alone = {r: model(torch.tensor([ids])).logits[0] for r, ids in tokens.items()}
     pages = Pages(spec, rng)
-    adapter = ModelAdapter(model, ReferenceKernel(pages.kv), spec, RUNS[model_type]["kind"])
+    found = capability(model.config)
+    adapter = make_adapter(model, ReferenceKernel(pages.kv), spec, found.way, found.continuation)
     worst = 0.0
     for plan in plans(pages, rng):
         logits = adapter.forward(pack(plan, tokens))
@@ -116,6 +118,7 @@ def largest_error(model_type: str) -> float:
 def test_the_table_names_every_architecture() -> None:
     assert set(RUNS) == set(CONFIGS) >= set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
     assert len(of_kind("packed")) >= 110
+    assert len(of_kind("per_sequence")) >= 30
     assert all(run["reason"] for run in RUNS.values() if run["kind"] != "packed")
 
 

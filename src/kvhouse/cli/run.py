@@ -133,7 +133,7 @@ def run_command(
     with plan_log(plan_log_file) as on_plan, progress("run", len(traffic.requests)) as on_ended:
         run = run_trace(
             loaded,
-            scenario_for(config, loaded.spec, traffic, as_backlog=backlog),
+            scenario_for(config, loaded.spec, traffic, as_backlog=backlog, dtype=loaded.dtype),
             seed=seed,
             on_ended=on_ended,
             on_plan=on_plan,

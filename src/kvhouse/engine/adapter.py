@@ -15,7 +15,6 @@ from kvhouse.engine.paging import ATTENTION, MASKED_ATTENTION, Forward, PagedCac
 from kvhouse.errors import UnsupportedModel
 from kvhouse.spec import Indexer, LatentAttention, ModelSpec, SharedKV
 
-
 #: ``packed``: all rows of a step in one forward pass. ``per_sequence``: a pass for each row.
 Kind = Literal["packed", "per_sequence"]
 
@@ -56,7 +55,6 @@ class ModelAdapter:
             if any(part.vectors and not part.across for part in layer.parts)
         ]
         self._sharing = len(_numbers(spec, SharedKV))
-        self._has_states = any(part.state for layer in spec.layers for part in layer.parts)
         if kind == "packed":
             self._replace_attention(MASKED_ATTENTION if _numbers(spec, Indexer) else ATTENTION)
 
@@ -75,24 +73,25 @@ class ModelAdapter:
     def _forward_packed(self, step: PackedStep) -> torch.Tensor:
         forward = Forward(self.kernel.prepare(step), self._latent)
         with under_way(forward):
-            logits = self._run(step, PagedCache(forward), position_ids=step.position_ids)
+            arguments = {self._cache_name: PagedCache(forward), "position_ids": step.position_ids}
+            output = self._run(step, arguments)
         self._check(forward.calls, len(self._keeping) + self._sharing)
-        return logits
+        return self._logits(step, output)
 
     def _forward_alone(self, step: PackedStep) -> torch.Tensor:
-        if self._has_states:
-            raise UnsupportedModel("the engine has no place for its recurrent states")
         cache = GatheringCache(self.kernel.kv, step.rows[0], self.spec)
-        logits = self._run(step, cache)
+        output = self._run(step, {self._cache_name: cache})
         self._check(cache.calls, len(self._keeping))
-        return logits
+        return self._logits(step, output)
 
-    def _run(self, step: PackedStep, cache: Any, **arguments: Any) -> torch.Tensor:  # noqa: ANN401
-        """The logits of the rows that sample; ``arguments`` go to the model."""
-        arguments[self._cache_name] = cache
+    def _run(self, step: PackedStep, arguments: dict[str, Any]) -> Any:  # noqa: ANN401
+        """One forward pass; ``arguments`` are what the model takes besides the tokens."""
         if self._selects:
             arguments["logits_to_keep"] = step.last
-        output = self.model(input_ids=step.input_ids, use_cache=True, **arguments)
+        return self.model(input_ids=step.input_ids, use_cache=True, **arguments)
+
+    def _logits(self, step: PackedStep, output: Any) -> torch.Tensor:  # noqa: ANN401
+        """The logits of the rows that sample."""
         logits: torch.Tensor = output.logits[0]
         return logits if self._selects else logits[step.last]
 

@@ -15,6 +15,7 @@ from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.load import LoadedModel
 from kvhouse.engine.packed import pack
 from kvhouse.engine.sampler import Sampler, SamplingParams
+from kvhouse.engine.sequential import make_adapter
 from kvhouse.engine.tier_stores import TierStore
 from kvhouse.engine.transfers import Transfers
 
@@ -60,7 +61,9 @@ class TorchExecutor:
         Raises:
             UnsupportedModel: The engine would not compute this model exactly.
         """
-        adapter = ModelAdapter(loaded.model, ReferenceKernel(kv), loaded.spec, loaded.kind)
+        adapter = make_adapter(
+            loaded.model, ReferenceKernel(kv), loaded.spec, loaded.kind, loaded.continuation
+        )
         return cls(adapter, loaded.eos_token_ids, Transfers(kv, tiers))
 
     @property

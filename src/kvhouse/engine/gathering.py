@@ -7,14 +7,14 @@ mask that follows from the keys, positions that it counts itself.
 from __future__ import annotations
 
 import torch
-from transformers.cache_utils import Cache
 
 from kvhouse.engine.kv import KVTensors, LayerKV
 from kvhouse.engine.packed import PackedRow
+from kvhouse.engine.state_cache import StateCache
 from kvhouse.spec import ModelSpec
 
 
-class GatheringCache(Cache):
+class GatheringCache(StateCache):
     """A cache for one row: what a model brings goes into pages, and all it sees comes back.
 
     Args:
@@ -24,7 +24,7 @@ class GatheringCache(Cache):
     """
 
     def __init__(self, kv: KVTensors, row: PackedRow, spec: ModelSpec) -> None:
-        super().__init__(layers=[])
+        super().__init__()
         self._kv = kv
         self._row = row
         self._spec = spec

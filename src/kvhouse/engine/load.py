@@ -11,6 +11,7 @@ import torch
 from kvhouse import spec
 from kvhouse.engine.adapter import Kind
 from kvhouse.engine.quiet import reading
+from kvhouse.engine.sequential import Continuation
 from kvhouse.engine.support import require_support
 from kvhouse.errors import KvhouseError
 
@@ -29,12 +30,19 @@ class LoadedModel:
         model: The network, in evaluation mode.
         kind: How the engine runs it.
         tokenizer: None where its directory has none; prompts are then token ids.
+        continuation: How it goes on from recurrent states; None where it has none.
     """
 
     spec: spec.ModelSpec
     model: PreTrainedModel
     kind: Kind
     tokenizer: PreTrainedTokenizerBase | None
+    continuation: Continuation | None = None
+
+    @property
+    def dtype(self) -> str:
+        """What it computes in, by its usual name."""
+        return str(self.model.dtype).removeprefix("torch.")
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
@@ -64,7 +72,13 @@ def load_model(source: str | Path, dtype: str = "float32") -> LoadedModel:
     directory = _directory(source)
     model = _load_weights(directory, getattr(torch, dtype))
     found = require_support(model.config)
-    return LoadedModel(found.limit(described), model, found.way, _load_tokenizer(directory))
+    return LoadedModel(
+        found.limit(described),
+        model,
+        found.way,
+        _load_tokenizer(directory),
+        found.continuation,
+    )
 
 
 def _directory(source: str | Path) -> Path:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from math import lcm
 from typing import TYPE_CHECKING, Any, Literal
 
+from kvhouse.engine.narrow_states import narrow_states
+
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
@@ -26,7 +28,9 @@ _SELECTED = 64
 _SIZES = {
     **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input", "ngram_vocab_size"), 128),
     **dict.fromkeys(("intermediate_size", "ffn_dim", "decoder_ffn_dim", "encoder_ffn_dim"), 32),
-    **dict.fromkeys(("n_inner", "ffn_hidden_size", "dense_intermediate_size", "d_ff", "d_inner"), 32),
+    **dict.fromkeys(
+        ("n_inner", "ffn_hidden_size", "dense_intermediate_size", "d_ff", "d_inner"), 32
+    ),
     **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 16),
     **dict.fromkeys(("shared_intermediate_size", "intermediate_size_mlp", "expert_dim"), 16),
     **dict.fromkeys(("moe_shared_expert_intermediate_size", "expert_ffn_hidden_size"), 16),
@@ -68,6 +72,7 @@ def narrow(config: PreTrainedConfig, layers: int | None, heads: Heads) -> PreTra
     if layers is not None:
         _cut(inner, layers)
     _narrow(inner, heads)
+    narrow_states(inner)
     for name in config.sub_configs:
         if name != part and isinstance(values.get(name), dict):
             _cut(values[name], 1)

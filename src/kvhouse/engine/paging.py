@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.cache_utils import Cache
 
 from kvhouse.engine.kernels import AttentionStep
 from kvhouse.engine.latent import attend_latent
+from kvhouse.engine.state_cache import StateCache
 from kvhouse.errors import UnsupportedModel
 
 #: The name under which transformers finds the attention function; models get no mask then.
@@ -94,7 +94,7 @@ class Forward:
         return self._written[id(key)][0]
 
 
-class PagedCache(Cache):
+class PagedCache(StateCache):
     """The cache that a model is given: it keeps nothing and gives back what it is brought.
 
     Args:
@@ -103,7 +103,7 @@ class PagedCache(Cache):
     """
 
     def __init__(self, forward: Forward, first: int = 0) -> None:
-        super().__init__(layers=[])
+        super().__init__()
         self.forward = forward
         self.first = first
 

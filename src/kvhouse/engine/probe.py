@@ -15,10 +15,11 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from kvhouse.core.step import Row, StepPlan
-from kvhouse.engine.adapter import Kind, ModelAdapter
+from kvhouse.engine.adapter import Kind
 from kvhouse.engine.kernels.reference import ReferenceKernel
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.packed import pack
+from kvhouse.engine.sequential import Continuation, make_adapter
 from kvhouse.layout import KVLayout, PoolSize
 from kvhouse.spec import ModelSpec
 
@@ -68,16 +69,16 @@ class Trial:
         with torch.inference_mode():
             self._alone = [model(ids, use_cache=False).logits[0] for ids in self._prompts]
 
-    def error(self, kind: Kind) -> float:
+    def error(self, kind: Kind, continuation: Continuation | None = None) -> float:
         """The largest error of any logit, over the largest logit of its token; NaN counts.
 
         Raises:
             Exception: The engine or the model fails on a step.
         """
         self._model.set_attn_implementation(self._own_attention)
-        layout = KVLayout.of(self._spec, "fp32", _BLOCK_SIZE)
+        layout = KVLayout.of(self._spec, "fp32", _BLOCK_SIZE, dtype="float32")
         kv = _pool(self._spec, layout)
-        adapter = ModelAdapter(self._model, ReferenceKernel(kv), self._spec, kind)
+        adapter = make_adapter(self._model, ReferenceKernel(kv), self._spec, kind, continuation)
         tokens = {number: ids[0].tolist() for number, ids in enumerate(self._prompts)}
         worst = 0.0
         for plan in _plans(len(layout.groups), kv.size.blocks):
@@ -87,9 +88,9 @@ class Trial:
                 worst = max(worst, error) if error == error else torch.inf
         return worst
 
-    def agrees(self, kind: Kind) -> bool:
+    def agrees(self, kind: Kind, continuation: Continuation | None = None) -> bool:
         """Whether the engine's answers are the model's own."""
-        return self.error(kind) < _TOLERANCE
+        return self.error(kind, continuation) < _TOLERANCE
 
 
 def _pool(spec: ModelSpec, layout: KVLayout) -> KVTensors:
@@ -99,6 +100,7 @@ def _pool(spec: ModelSpec, layout: KVLayout) -> KVTensors:
     for layer in kv.layers.values():
         for vectors in layer.vectors:
             vectors.data.fill_(torch.nan)
+    kv.states.fill_(255)  # NaN, in every dtype of states
     return kv
 
 

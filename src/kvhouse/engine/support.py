@@ -21,6 +21,7 @@ from kvhouse.engine.kv import refuse_what_has_no_tensors
 from kvhouse.engine.narrow import narrow
 from kvhouse.engine.probe import Trial, random_model
 from kvhouse.engine.quiet import quiet
+from kvhouse.engine.sequential import Continuation
 from kvhouse.errors import KvhouseError, UnsupportedModel
 from kvhouse.layout import KVLayout
 from kvhouse.spec import ModelSpec
@@ -39,11 +40,13 @@ class Capability:
         reason: Why it is not packed, or why requests must be shorter than the model takes them;
             empty where neither is so.
         max_length: The longest request that is computed exactly; None for the model's own limit.
+        continuation: How the model goes on from recurrent states; None where it has none.
     """
 
     kind: Literal["packed", "per_sequence", "refused"]
     reason: str = ""
     max_length: int | None = None
+    continuation: Continuation | None = None
 
     @property
     def way(self) -> Kind:
@@ -112,7 +115,9 @@ def _tried(config: PreTrainedConfig, spec: ModelSpec) -> Capability:
 
 
 def _verdict(trial: Trial, *, has_states: bool) -> Capability:
-    packed = "its layers keep recurrent states" if has_states else _problem(trial, "packed")
+    if has_states:
+        return _verdict_of_states(trial)
+    packed = _problem(trial, "packed")
     if not packed:
         return Capability("packed")
     alone = _problem(trial, "per_sequence")
@@ -121,18 +126,31 @@ def _verdict(trial: Trial, *, has_states: bool) -> Capability:
     return Capability("refused", f"{packed}; one by one, {alone}")
 
 
+def _verdict_of_states(trial: Trial) -> Capability:
+    """Attention over pages is faster than a model's own, and a chunk than token by token."""
+    first = ""
+    for one_by_one in (False, True):
+        for own_attention in (False, True):
+            going_on = Continuation(own_attention, one_by_one)
+            problem = _problem(trial, "per_sequence", going_on)
+            if not problem:
+                return Capability("per_sequence", going_on.reason, None, going_on)
+            first = first or problem
+    return Capability("refused", f"its layers keep recurrent states; one by one, {first}")
+
+
 def _states(spec: ModelSpec) -> Iterator[bool]:
     return (bool(part.state) for layer in spec.layers for part in layer.parts)
 
 
-def _problem(trial: Trial, kind: Kind) -> str:
+def _problem(trial: Trial, kind: Kind, continuation: Continuation | None = None) -> str:
     """What is wrong with running the tried model in this way; empty if nothing is."""
     try:
         with quiet():
-            agrees = trial.agrees(kind)
+            agrees = trial.agrees(kind, continuation)
     except UnsupportedModel as error:
         return str(error)
-    except Exception as error:  # noqa: BLE001 - whatever a class of transformers raises
+    except Exception as error:
         return f"its forward pass fails: {_line(error)}"
     return "" if agrees else "its answers are not those of its own forward pass"
 
@@ -140,8 +158,9 @@ def _problem(trial: Trial, kind: Kind) -> str:
 def _narrowed(config: PreTrainedConfig, spec: ModelSpec) -> Iterator[PreTrainedConfig]:
     """Narrow configs, the smallest first; not every class takes every one."""
     kinds = [_kinds(spec, number) for number in range(len(spec.layers))]
-    enough = max(2, *(kinds.index(kind) + 1 for kind in set(kinds)))
-    for layers, heads in product((enough, None), ("few", "square", "all")):
+    # Layers that share weights with an earlier one of their kind need that one and themselves.
+    enough, twice = (max(2, *_ends(kinds, count)) for count in (1, 2))
+    for layers, heads in product((enough, twice, None), ("few", "square", "all")):
         try:
             small = narrow(config, layers, heads)
             fits = (_spec_of(small).parameters or 0) < _MOST_PARAMETERS
@@ -151,13 +170,22 @@ def _narrowed(config: PreTrainedConfig, spec: ModelSpec) -> Iterator[PreTrainedC
             yield small
 
 
+def _ends(kinds: list[tuple[object, ...]], count: int) -> Iterator[int]:
+    """How many layers it takes to have each kind ``count`` times, where there are so many."""
+    for kind in set(kinds):
+        places = [number for number, one in enumerate(kinds) if one == kind]
+        yield places[min(count, len(places)) - 1] + 1
+
+
 def _kinds(spec: ModelSpec, number: int) -> tuple[object, ...]:
     parts = spec.layers[number].parts
     return tuple((type(part), part.reach, part.vectors) for part in parts)
 
 
 def _spec_of(config: PreTrainedConfig) -> ModelSpec:
-    return read_config(json.loads(config.to_json_string(use_diff=False)), config.model_type, "its config")
+    return read_config(
+        json.loads(config.to_json_string(use_diff=False)), config.model_type, "its config"
+    )
 
 
 def _limits(config: PreTrainedConfig, spec: ModelSpec) -> Iterator[tuple[int, str]]:
