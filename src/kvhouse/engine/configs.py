@@ -1,4 +1,4 @@
-"""A model's config as transformers reads it, from all that names a model; weights are not needed."""
+"""A model's config as transformers reads it, from all that names a model; no weights are needed."""
 
 from __future__ import annotations
 
