@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -168,6 +170,15 @@ def test_a_model_of_full_size_is_tried_out_made_narrow(model_type):
 def test_what_cannot_be_run_is_refused_with_the_reason(architecture, model_type, reason):
     with pytest.raises(UnsupportedModel, match=reason):
         architecture(model_type)
+
+
+@pytest.mark.parametrize("document", ["models.md", "models.zh-CN.md"])
+def test_the_documentation_names_them_all(document):
+    text = (Path(__file__).parents[2] / "docs" / document).read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("|") and "`rwkv`" in line]
+    at = text.splitlines().index(rows[0])
+    named = [set(re.findall(r"`([a-z]\w*)`", line)) for line in text.splitlines()[at : at + 3]]
+    assert named == [set(IN_CHUNKS), set(OWN_ATTENTION), set(ONE_BY_ONE)]
 
 
 @pytest.mark.parametrize("seed", range(2, 6))
