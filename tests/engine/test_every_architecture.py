@@ -9,6 +9,8 @@ from __future__ import annotations
 import copy
 import json
 import random
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -39,6 +41,10 @@ def of_kind(*kinds: str) -> list[str]:
     return [model_type for model_type, run in RUNS.items() if run["kind"] in kinds]
 
 
+def config_of(model_type: str):
+    return CONFIG_MAPPING[model_type](**copy.deepcopy(CONFIGS[model_type]))
+
+
 def build(model_type: str):
     """The model; its weights are wide enough that what is attended to shows in the logits.
 
@@ -46,8 +52,7 @@ def build(model_type: str):
     by token and all at once, differ by more than what is asked here.
     """
     torch.manual_seed(0)
-    config = CONFIG_MAPPING[model_type](**copy.deepcopy(CONFIGS[model_type]))
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_config(config_of(model_type), dtype=torch.float32).eval()
     wide = 0.1 if "recurrent states" in RUNS[model_type]["reason"] else 0.2
     for weight in model.parameters():
         weight.data.add_(torch.randn_like(weight) * (0.1 if weight.dim() > 2 else wide))
@@ -108,7 +113,7 @@ def largest_error(model_type: str) -> float:
     with torch.inference_mode():
         alone = {r: model(torch.tensor([ids])).logits[0] for r, ids in tokens.items()}
     pages = Pages(spec, rng)
-    found = capability(model.config)
+    found = capability(config_of(model_type))
     adapter = make_adapter(model, ReferenceKernel(pages.kv), spec, found.way, found.continuation)
     worst = 0.0
     for plan in plans(pages, rng):
@@ -127,6 +132,15 @@ def test_the_table_names_every_architecture() -> None:
     assert all(run["reason"] for run in RUNS.values() if run["kind"] != "packed")
 
 
+@pytest.mark.parametrize("document", ["models.md", "models.zh-CN.md"])
+def test_the_docs_name_them_alike(document: str) -> None:
+    text = (Path(__file__).parents[2] / "docs" / document).read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(packed|per_sequence|refused)` \| .* \| (.*) \|$", text, re.MULTILINE)
+    told = [(name, kind) for kind, names in rows for name in re.findall(r"`([^`]+)`", names)]
+    assert len(told) == len(dict(told))
+    assert dict(told) == {model_type: run["kind"] for model_type, run in RUNS.items()}
+
+
 @pytest.mark.parametrize("model_type", of_kind("packed", "per_sequence"))
 def test_answers_are_the_models_own(model_type: str) -> None:
     assert largest_error(model_type) < 1e-5
@@ -134,5 +148,5 @@ def test_answers_are_the_models_own(model_type: str) -> None:
 
 @pytest.mark.parametrize("model_type", RUNS)
 def test_the_gate_says_so(model_type: str) -> None:
-    found = capability(CONFIG_MAPPING[model_type](**copy.deepcopy(CONFIGS[model_type])))
+    found = capability(config_of(model_type))
     assert {"kind": found.kind, "reason": found.reason} == RUNS[model_type]

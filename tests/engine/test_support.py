@@ -87,7 +87,8 @@ def test_a_window_one_token_too_wide_shows(model_type: str) -> None:
     right, wrong = trial(model_type)
     assert right.error("packed") < 1e-5
     assert wrong.error("packed") > 0.01
-    assert right.agrees("packed") and not wrong.agrees("packed")
+    assert right.agrees("packed")
+    assert not wrong.agrees("packed")
 
 
 def test_a_narrow_model_has_the_layers_of_the_whole_one() -> None:

@@ -17,7 +17,7 @@ from kvhouse.engine.support import require_support
 from kvhouse.errors import KvhouseError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 
@@ -96,8 +96,9 @@ def load_model(source: str | Path, dtype: str = "float32") -> LoadedModel:
     refuse_unknown_dtype(dtype)
     described = describe_model(source)
     directory = _directory(source)
-    model = _load_weights(directory, getattr(torch, dtype))
-    found = require_support(model.config)
+    config = _read_config(directory)
+    found = require_support(config)
+    model = _load_weights(directory, config, getattr(torch, dtype))
     return LoadedModel(
         found.limit(described),
         model,
@@ -127,14 +128,19 @@ def _directory(source: str | Path) -> Path:
     return path
 
 
-def _load_weights(directory: Path, dtype: torch.dtype) -> PreTrainedModel:
-    from transformers import AutoConfig, AutoModelForCausalLM
+def _read_config(directory: Path) -> PreTrainedConfig:
+    from transformers import AutoConfig
 
     with reading(directory):
-        config = AutoConfig.from_pretrained(
+        config: PreTrainedConfig = AutoConfig.from_pretrained(
             directory, local_files_only=True, trust_remote_code=False
         )
-    require_support(config)
+    return config
+
+
+def _load_weights(directory: Path, config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+    from transformers import AutoModelForCausalLM
+
     auto: Any = AutoModelForCausalLM
     with reading(directory):
         model, info = auto.from_pretrained(

@@ -94,7 +94,7 @@ def check(source: str) -> Capability:
         return Capability("refused", str(error))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _capability(known: _Known) -> Capability:
     config = known.config
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
