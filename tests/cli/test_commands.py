@@ -45,7 +45,8 @@ def succeed(*arguments: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["plan"], ["replay"], ["remedies"], ["run"], ["demo"], ["demo", "paging"]]
+    "command",
+    [[], ["plan"], ["replay"], ["remedies"], ["sweep"], ["run"], ["demo"], ["demo", "paging"]],
 )
 def test_help_names_the_options(command):
     text = succeed(*command, "--help")
@@ -458,7 +459,7 @@ def test_a_full_disk_is_one_line():
     assert done.stderr == "kvhouse: the output cannot be written: No space left on device\n"
 
 
-@pytest.mark.parametrize("name", ["plan", "replay", "run", "models", "demo"])
+@pytest.mark.parametrize("name", ["plan", "replay", "run", "sweep", "models", "demo"])
 def test_every_command_explains_json(name):
     command = [name, "paging"] if name == "demo" else [name]
     assert "--json" in succeed(*command, "--help")

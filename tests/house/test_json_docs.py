@@ -31,6 +31,7 @@ from kvhouse.replayer.events import Event
 from kvhouse.replayer.find import Goal, find_min_memory
 from kvhouse.replayer.logged import LoggedDrive
 from kvhouse.replayer.remedies import Tries, remedies
+from kvhouse.replayer.sweep import Grid, SweepResult, sweep_of
 from kvhouse.replayer.traces import TraceStream
 from kvhouse.views.cache import Point
 
@@ -148,10 +149,13 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
             compare(["llama-2-7b", "gemma-3-27b"], ["a10-24g", "a100-80g"]).to_dict(),
             too_long.to_dict(),
         ],
-        "kvhouse-replay": [{**named, **figures.to_dict()}],
-        "kvhouse-replay-with-several-policies": [{**named, "results": [figures.to_dict()]}],
+        "kvhouse-replay": [{**named, "partial": figures.partial, **figures.to_dict()}],
+        "kvhouse-replay-with-several-policies": [
+            {**named, "partial": False, "results": [figures.to_dict()]}
+        ],
         "kvhouse-replay-with-a-search": [{**named, **found.to_dict()}],
         "kvhouse-remedies": [{**named, "command": "", **advice.to_dict()}],
+        "kvhouse-sweep": [_sweep(sharing)],
         "events": [_events(sharing)],
         "kvhouse-trace": [describe(TraceStream("mooncake-conv")).to_dict()],
         "kvhouse-run-with-a-prompt": _answers(),
@@ -167,6 +171,18 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
         "kvhouse-demo-cache": [CacheOutcome(CacheSetting(), "", (Point(1, *[0.0] * 5),)).to_dict()],
         "kvhouse-demo-paging": [Outcome(Setting(), sized, drives, drives).to_dict()],
     }
+
+
+def _sweep(setup: Setup) -> dict[str, Any]:
+    """One cell that fits and one that cannot."""
+    grid = Grid(("llama-2-7b",), ("a100-80g", "a10-24g"))
+    base = replace(setup, kv_memory=None, tiering=Tiering())
+    figures = {name: devices.get(name) for name in grid.devices}
+    figures["a10-24g"] = replace(figures["a10-24g"], memory_bytes=2**33, driver_bytes=None)
+    sweep = sweep_of(grid, base, {"llama-2-7b": setup.model}, figures, SLO(latency=60.0))
+    rows = tuple(map(sweep.row, grid.cells()))
+    assert [row.status for row in rows] == ["done", "impossible"]
+    return SweepResult("azure-conv-2023", 32, rows, 2, 0).to_dict("goodput")
 
 
 def _answers() -> list[dict[str, Any]]:

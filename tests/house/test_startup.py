@@ -44,6 +44,7 @@ def modules_after(body: str) -> set[str]:
         ["plan", "--help"],
         ["replay", "--help"],
         ["run", "--help"],
+        ["sweep", "--help"],
         ["chat", "--help"],
         ["models"],
         ["--version"],

@@ -17,14 +17,14 @@ from kvhouse.cli.demo import demo_app
 from kvhouse.cli.devices import devices_command
 from kvhouse.cli.models import models_command
 from kvhouse.cli.plan import plan_command
+from kvhouse.cli.progress import INTERRUPTED
 from kvhouse.cli.quality import quality_command
 from kvhouse.cli.remedies import remedies_command
 from kvhouse.cli.replay import replay_command
 from kvhouse.cli.run import run_command
+from kvhouse.cli.sweep import SweepCommand, sweep_command
 from kvhouse.cli.trace import trace_command
 from kvhouse.errors import KvhouseError
-
-INTERRUPTED = 130
 
 #: Columns that tables take even where the environment says that there are fewer.
 LEAST_WIDTH = 40
@@ -62,6 +62,7 @@ def _options(
 app.command("plan")(plan_command)
 app.command("replay")(replay_command)
 app.command("remedies")(remedies_command)
+app.command("sweep", cls=SweepCommand)(sweep_command)
 app.command("run")(run_command)
 app.command("chat")(chat_command)
 app.command("models")(models_command)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvhouse.cli import answering, options
-from kvhouse.cli.output import plan_log, print_json, progress
+from kvhouse.cli.output import plan_log, print_json
+from kvhouse.cli.progress import progress
 from kvhouse.errors import KvhouseError
 from kvhouse.units import parse_bytes
 
@@ -147,7 +148,10 @@ def run_command(
         sample=sample,
         seed=sample_seed,
     )
-    with plan_log(plan_log_file) as on_plan, progress("run", len(traffic.requests)) as on_ended:
+    with (
+        plan_log(plan_log_file) as on_plan,
+        progress("run", len(traffic.requests), as_json=as_json) as on_ended,
+    ):
         run = run_trace(
             loaded,
             scenario_for(config, loaded.spec, traffic, as_backlog=backlog, dtype=loaded.dtype),
