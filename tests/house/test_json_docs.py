@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from kvhouse import devices, spec
+from kvhouse.demo.cache import CacheOutcome, CacheSetting
 from kvhouse.demo.paging import POLICIES, Outcome, Setting
 from kvhouse.engine.outputs import Completion, FinishReason
+from kvhouse.engine.quality import Quality, QualityReport, Variant
 from kvhouse.engine.traced import TracedRun
 from kvhouse.planner import plan
 from kvhouse.planner.cases import case_for
@@ -24,7 +26,9 @@ from kvhouse.replayer.describe import describe
 from kvhouse.replayer.events import Event
 from kvhouse.replayer.find import Goal, find_min_memory
 from kvhouse.replayer.logged import LoggedDrive
+from kvhouse.replayer.remedies import Tries, remedies
 from kvhouse.replayer.traces import TraceStream
+from kvhouse.views.cache import Point
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENTS = ("json.md", "json.zh-CN.md")
@@ -124,6 +128,13 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
     )
     # A search is not asked for a timeline, nor about prefixes and tiers.
     found = replace(found, result=figures)
+    advice = remedies(
+        Setup(trace, sharing.model, sharing.device), slo=SLO(60.0), tries=Tries(pairs=0)
+    )
+    assert advice.excluded
+    # Nor is a ranking.
+    rows = tuple(replace(row, results=(figures,)) for row in advice.rows)
+    advice = replace(advice, base_result=figures, rows=rows)
     drives = {policy: LoggedDrive(figures, "", 0) for policy in POLICIES}
     named = {"model": "", "device": ""}  # which the commands put in front
     too_long = compare(["llama-2-7b"], ["a10-24g", "a100-80g"], context=5000)
@@ -136,14 +147,21 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
         "kvhouse-replay": [{**named, **figures.to_dict()}],
         "kvhouse-replay-with-several-policies": [{**named, "results": [figures.to_dict()]}],
         "kvhouse-replay-with-a-search": [{**named, **found.to_dict()}],
+        "kvhouse-remedies": [{**named, "command": "", **advice.to_dict()}],
         "events": [_events(sharing)],
         "kvhouse-trace": [describe(TraceStream("mooncake-conv")).to_dict()],
         "kvhouse-run-with-a-prompt": [asdict(Completion(0, 1, (2,), "", FinishReason.STOP))],
         "kvhouse-run-with-a-trace": [{**named, **TracedRun(figures, 0).to_dict()}],
         "kvhouse-devices-name": [devices.get("l4").to_dict()],
         "kvhouse-devices": [{"devices": [device.to_dict() for device in devices.listed()]}],
+        "kvhouse-quality": [_quality().to_dict()],
+        "kvhouse-demo-cache": [CacheOutcome(CacheSetting(), "", (Point(1, *[0.0] * 5),)).to_dict()],
         "kvhouse-demo-paging": [Outcome(Setting(), sized, drives, drives).to_dict()],
     }
+
+
+def _quality() -> QualityReport:
+    return QualityReport("", "", 1, 2, (Quality(Variant("int8"), 1, *[0.5] * 5),))
 
 
 def _events(setup: Setup) -> dict[str, Any]:

@@ -14,7 +14,10 @@ import typer
 
 from kvhouse.cli.demo import demo_app
 from kvhouse.cli.devices import devices_command
+from kvhouse.cli.models import models_command
 from kvhouse.cli.plan import plan_command
+from kvhouse.cli.quality import quality_command
+from kvhouse.cli.remedies import remedies_command
 from kvhouse.cli.replay import replay_command
 from kvhouse.cli.run import run_command
 from kvhouse.cli.trace import trace_command
@@ -36,7 +39,10 @@ app = typer.Typer(
 )
 app.command("plan")(plan_command)
 app.command("replay")(replay_command)
+app.command("remedies")(remedies_command)
 app.command("run")(run_command)
+app.command("models")(models_command)
+app.command("quality")(quality_command)
 app.command("trace")(trace_command)
 app.command("devices")(devices_command)
 app.add_typer(demo_app, name="demo")

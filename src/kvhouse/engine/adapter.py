@@ -98,8 +98,8 @@ class ModelAdapter:
     def _check(self, calls: list[int], expected: int) -> None:
         if len(calls) != expected or sorted(set(calls)) != self._keeping:
             raise UnsupportedModel(
-                f"its attention reads what layers {calls} keep, and its description says "
-                f"{self._keeping}"
+                f"its attention reads cached keys {len(calls)} times, of {len(set(calls))} layers; "
+                f"its description says {expected} times, of {len(self._keeping)}"
             )
 
 

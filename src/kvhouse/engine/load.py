@@ -101,7 +101,9 @@ def _load_weights(directory: Path, dtype: torch.dtype) -> PreTrainedModel:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     with reading(directory):
-        config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=False
+        )
     require_support(config)
     auto: Any = AutoModelForCausalLM
     with reading(directory):
@@ -128,6 +130,8 @@ def _load_tokenizer(directory: Path) -> PreTrainedTokenizerBase | None:
     if not any((directory / name).is_file() for name in _TOKENIZER_FILES):
         return None
     with reading(directory):
-        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=False
+        )
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
     return tokenizer

@@ -85,6 +85,8 @@ class Forward:
         self.calls.append(layer)
         new = _pack(brought[0]), _pack(brought[1])
         if layer in self.latent:
+            if softcap is not None or sinks is not None:
+                raise UnsupportedModel("its latent attention has sinks or a soft cap")
             return attend_latent(self.step, layer, module, query, new, value.shape[-1], scale)
         if key is not brought[0] or value is not brought[1]:
             raise UnsupportedModel("its attention changes keys or values after they are cached")

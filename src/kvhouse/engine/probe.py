@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
@@ -37,10 +38,9 @@ def random_model(config: PreTrainedConfig) -> PreTrainedModel:
     Raises:
         Exception: The class cannot be built from the config, for whatever reason of its own.
     """
+    auto: Any = AutoModelForCausalLM
     with no_init_weights():
-        model = AutoModelForCausalLM.from_config(
-            config, dtype=torch.float32, trust_remote_code=False
-        )
+        model = auto.from_config(config, dtype=torch.float32, trust_remote_code=False)
     generator = torch.Generator().manual_seed(0)
     for name, weight in model.named_parameters():
         near_one = weight.dim() == 1 and name.endswith("weight")
@@ -75,7 +75,8 @@ class Trial:
         Raises:
             Exception: The engine or the model fails on a step.
         """
-        self._model.set_attn_implementation(self._own_attention)
+        if self._model.config._attn_implementation != self._own_attention:
+            self._model.set_attn_implementation(self._own_attention)
         layout = KVLayout.of(self._spec, "fp32", _BLOCK_SIZE, dtype="float32")
         kv = _pool(self._spec, layout)
         adapter = make_adapter(self._model, ReferenceKernel(kv), self._spec, kind, continuation)

@@ -12,13 +12,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from transformers import PreTrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from kvhouse.engine.adapter import Kind
+from kvhouse.engine.configs import read_model_config
 from kvhouse.engine.kv import refuse_what_has_no_tensors
-from kvhouse.engine.narrow import narrow
+from kvhouse.engine.narrow import Heads, narrow
 from kvhouse.engine.probe import Trial, random_model
 from kvhouse.engine.quiet import quiet
 from kvhouse.engine.sequential import CONTINUATIONS, Continuation
@@ -80,9 +82,23 @@ class _Known:
     config: PreTrainedConfig = field(compare=False)
 
 
+def check(source: str) -> Capability:
+    """How the engine can run what names a model; see ``configs.read_model_config``.
+
+    Raises:
+        KvhouseError: Nothing is there, or it is damaged.
+    """
+    try:
+        return capability(read_model_config(source))
+    except UnsupportedModel as error:
+        return Capability("refused", str(error))
+
+
 @lru_cache(maxsize=64)
 def _capability(known: _Known) -> Capability:
     config = known.config
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        return Capability("refused", "transformers has no causal language model of its class")
     try:
         spec = _spec_of(config)
         refuse_what_has_no_tensors(KVLayout.of(spec, "fp32"))
@@ -103,7 +119,7 @@ def _tried(config: PreTrainedConfig, spec: ModelSpec) -> Capability:
         try:
             with quiet():
                 trial = Trial(random_model(small), _spec_of(small))
-        except Exception as error:  # noqa: BLE001 - whatever a class of transformers raises
+        except Exception as error:
             reason = f"no model of its class can be tried out: {_line(error)}"
             refused = refused or Capability("refused", reason)
             continue
@@ -158,11 +174,11 @@ def _narrowed(config: PreTrainedConfig, spec: ModelSpec) -> Iterator[PreTrainedC
     kinds = [_kinds(spec, number) for number in range(len(spec.layers))]
     # Layers that share weights with an earlier one of their kind need that one and themselves.
     enough, twice = (max(2, *_ends(kinds, count)) for count in (1, 2))
-    for layers, heads in product((enough, twice, None), ("few", "square", "all")):
+    for layers, heads in product((enough, twice, None), get_args(Heads)):
         try:
             small = narrow(config, layers, heads)
             fits = (_spec_of(small).parameters or 0) < _MOST_PARAMETERS
-        except Exception:  # noqa: BLE001, S112 - whatever a class of transformers raises
+        except Exception:
             continue
         if fits:
             yield small
@@ -197,8 +213,9 @@ def _limits(config: PreTrainedConfig, spec: ModelSpec) -> Iterator[tuple[int, st
     rope = getattr(decoder, "rope_parameters", None) or {}
     for one in (rope, *rope.values()):
         if isinstance(one, dict) and one.get("rope_type") == "longrope":
-            yield one["original_max_position_embeddings"], (
-                "beyond them its long RoPE turns all requests of a batch by other frequencies"
+            yield (
+                one["original_max_position_embeddings"],
+                ("beyond them its long RoPE turns all requests of a batch by other frequencies"),
             )
     for part in (part for layer in spec.layers for part in layer.parts):
         if part.attended is not None:
