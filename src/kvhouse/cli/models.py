@@ -12,27 +12,47 @@ from kvhouse.cli.output import print_json
 
 def models_command(
     check: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="MODEL",
-            help="Say how the engine runs a model: a catalogue name, directory with a "
-            "config.json, config file, GGUF file or org/name. Weights are not needed.",
+            help="Say how the engine runs a model, which may be any that `kvhouse plan` takes: "
+            "packed with other requests, request by request, or not at all, and why. "
+            "No weights are needed.",
         ),
-    ],
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Say whether the engine runs a model packed with others, request by request, or not at all.
+    """List the models that are built in: what each keeps of a token, and its weights' terms.
+
+    Beside these, commands take config files, directories, GGUF files and names of the hub.
 
     Example: kvhouse models --check deepseek-v3
     """
-    from kvhouse.engine.support import check as check_model
+    if check is not None:
+        _check(check, as_json)
+        return
+    from kvhouse.planner.catalogue import listed
 
-    found = check_model(check)
+    models = listed()
     if as_json:
-        print_json({"model": check, **found.to_dict()})
+        print_json({"models": [model.to_dict() for model in models]})
+        return
+    from rich.console import Console
+
+    from kvhouse.views.models import show_models
+
+    show_models(Console(), models)
+
+
+def _check(model: str, as_json: bool) -> None:
+    from kvhouse.engine.support import check
+
+    found = check(model)
+    if as_json:
+        print_json({"model": model, **found.to_dict()})
         return
     from rich.console import Console
 
     from kvhouse.views.capability import show_capability
 
-    show_capability(Console(), check, found)
+    show_capability(Console(), model, found)
