@@ -104,6 +104,30 @@ def test_a_request_that_gives_nan_leaves_nothing_to_the_next_in_its_slot(archite
     assert healthy.token_ids == want
 
 
+@pytest.mark.parametrize("model_type", ["jamba", "qwen3_next"])
+def test_a_request_that_gives_nan_ends_alone(architecture, model_type):
+    """Those that decode with it in one forward pass are not touched."""
+    loaded = architecture(model_type)
+    asked = prompts(3)
+    want = own_answers(loaded.model, asked)
+    config = EngineConfig(
+        memory_for(loaded, 6), block_size=4, max_length=24 + NEW, token_budget=64, checked=True
+    )
+    engine = Engine(loaded, config)
+    assert loaded.continuation is not None
+    assert loaded.continuation.together
+    ids = [engine.submit(prompt, NEW, GREEDY) for prompt in [*asked, [5, 6]]]
+    engine.step()
+    last = next(iter(engine.scheduler.running[-1:]))
+    slot = engine.scheduler.memory.holding(last.id).slot
+    engine.kv.states[slot] = 255
+    done = {}
+    while engine.has_work:
+        done |= {c.request: c for c in engine.step().completions}
+    assert done[ids[-1]].error is not None
+    assert [done[i].token_ids for i in ids[:-1]] == want
+
+
 def test_an_interrupted_step_does_not_change_the_answer(architecture, monkeypatch):
     loaded = architecture("jamba")
     asked = prompts(4)

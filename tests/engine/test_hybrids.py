@@ -32,6 +32,8 @@ TOKENS = range(5, 60)
 ONE_BY_ONE = ("falcon_mamba", "jamba", "mamba", "recurrent_gemma", "zamba")
 #: Those whose attention adds a bias for each position or, with its window, keeps what it hides.
 OWN_ATTENTION = ("inkling2_loop_text", "inkling2_text", "inkling_text", "minimax")
+#: RWKV's class mixes the rows of a batch of single tokens.
+ALONE = ("rwkv",)
 IN_CHUNKS = (
     "bailing_hybrid",
     "bamba",
@@ -130,7 +132,9 @@ class Served:
 def test_row_by_row_equals_the_whole_text(architecture, model_type):
     loaded = architecture(model_type)
     assert loaded.kind == "per_sequence"
-    want = Continuation(model_type in OWN_ATTENTION, model_type in ONE_BY_ONE)
+    own_attention = model_type in OWN_ATTENTION
+    together = not own_attention and model_type not in ALONE
+    want = Continuation(own_attention, model_type in ONE_BY_ONE, together)
     assert loaded.continuation == want
     assert Served(loaded).run_all() < 1e-5
 
@@ -172,6 +176,19 @@ def test_what_cannot_be_run_is_refused_with_the_reason(architecture, model_type,
         architecture(model_type)
 
 
+@pytest.mark.parametrize(
+    ("model_type", "passes"), [("zamba2", 2), ("inkling_text", 4), ("rwkv", 4)]
+)
+def test_requests_that_decode_share_a_pass_where_they_can(architecture, model_type, passes):
+    served = Served(architecture(model_type))
+    served.run(served.row(2, 0, 1), served.row(3, 0, 9), served.row(4, 0, 6), served.row(5, 0, 3))
+    counted = []
+    served.adapter.model.register_forward_hook(lambda *_: counted.append(1))
+    rows = served.row(3, 9, 1), served.row(4, 6, 1, samples=False), served.row(5, 3, 1)
+    assert served.run(*rows, served.row(2, 1, 3)) < 1e-5
+    assert len(counted) == passes
+
+
 @pytest.mark.parametrize("document", ["models.md", "models.zh-CN.md"])
 def test_the_documentation_names_them_all(document):
     text = (Path(__file__).parents[2] / "docs" / document).read_text(encoding="utf-8")
@@ -189,7 +206,7 @@ def test_whatever_the_chunks(architecture, model_type, seed):
 
 def test_minimax_without_a_window_attends_over_pages(architecture):
     loaded = architecture("minimax", sliding_window=None)
-    assert loaded.continuation == Continuation()
+    assert loaded.continuation == Continuation(together=True)
     assert Served(loaded).run_all() < 1e-5
 
 

@@ -66,10 +66,13 @@ class Forward:
     ) -> torch.Tensor:
         """Attention of one layer, ``[T, heads, dim]`` from ``[1, heads, T, dim]``.
 
+        Or, of a batch with a token in each of its ``T`` rows, from ``[T, heads, 1, dim]``.
+
         Raises:
             UnsupportedModel: The layer does not do with its keys and values what a layer over
                 pages can do.
         """
+        query = _pack(query)
         q = query[0].transpose(0, 1)
         if not self._brought:
             layer = self._owner(key)
@@ -80,20 +83,26 @@ class Forward:
             raise UnsupportedModel(f"layers {both} cache keys before either attends to them")
         layer, brought = self._brought.popitem()
         self.calls.append(layer)
+        new = _pack(brought[0]), _pack(brought[1])
         if layer in self.latent:
             if softcap is not None or sinks is not None:
                 raise UnsupportedModel("its latent attention has sinks or a soft cap")
-            return attend_latent(self.step, layer, module, query, brought, value.shape[-1], scale)
+            return attend_latent(self.step, layer, module, query, new, value.shape[-1], scale)
         if key is not brought[0] or value is not brought[1]:
             raise UnsupportedModel("its attention changes keys or values after they are cached")
         self._written[id(key)] = layer, key
-        k, v = (tensor[0].transpose(0, 1) for tensor in brought)
+        k, v = (tensor[0].transpose(0, 1) for tensor in new)
         return self.step.attend(layer, q, k, v, scale, softcap=softcap, sinks=sinks)
 
     def _owner(self, key: torch.Tensor) -> int:
         if id(key) not in self._written:
             raise UnsupportedModel("its attention reads keys that it does not cache")
         return self._written[id(key)][0]
+
+
+def _pack(tensor: torch.Tensor) -> torch.Tensor:
+    """A batch of one token each as one row: ``[1, heads, T, dim]`` of ``[T, heads, 1, dim]``."""
+    return tensor.transpose(0, 2) if tensor.shape[0] > 1 else tensor
 
 
 class PagedCache(StateCache):
@@ -160,7 +169,7 @@ def _attention(
     """Attend over pages; transformers calls it with ``[1, heads, T, dim]`` tensors."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     out = _CURRENT.get().attend(module, query, key, value, scale, softcap, s_aux)
-    return out[None], None
+    return out.reshape(query.shape[0], query.shape[2], *out.shape[1:]), None
 
 
 def _mask(

@@ -1,9 +1,10 @@
-"""A model with recurrent states, run on one row at a time: a state belongs to one request."""
+"""A model with recurrent states: a forward pass for each chunk, and one for all that decode."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -28,10 +29,12 @@ class Continuation:
         own_attention: Whether its layers of attention must be its own; else they read pages.
         one_by_one: Whether it goes on for one token at a time only, and takes any longer input
             for the beginning of a text.
+        together: Whether requests that compute one token each can share a forward pass.
     """
 
     own_attention: bool = False
     one_by_one: bool = False
+    together: bool = False
 
     @property
     def reason(self) -> str:
@@ -42,6 +45,17 @@ class Continuation:
         if self.one_by_one:
             reason += ", and transformers goes on from them for one token at a time"
         return reason
+
+
+#: From the fastest to the slowest.
+CONTINUATIONS = (
+    Continuation(together=True),
+    Continuation(),
+    Continuation(own_attention=True),
+    Continuation(one_by_one=True, together=True),
+    Continuation(one_by_one=True),
+    Continuation(own_attention=True, one_by_one=True),
+)
 
 
 def make_adapter(
@@ -62,7 +76,10 @@ def make_adapter(
 
 
 class SequentialAdapter(ModelAdapter):
-    """Runs a causal language model of transformers, one forward pass for each row.
+    """Runs a causal language model of transformers on rows and their states.
+
+    Each chunk has a forward pass of its own, since states pass through all of a pass's tokens. The
+    rows of one token that go on from a state are a batch, as transformers knows them.
 
     Args:
         model: The model. Unless its attention must be its own, that is switched over to our
@@ -93,16 +110,46 @@ class SequentialAdapter(ModelAdapter):
     def forward(self, step: PackedStep) -> torch.Tensor:
         """Compute all rows, and the logits ``[S, vocab]`` of those that sample."""
         self._slots.begin([packed.row for packed in step.rows])
-        logits = []
+        logits: dict[int, torch.Tensor] = {}
+        decoding: list[PackedStep] = []
         for alone in step.alone():
             row = alone.rows[0].row
-            states = self._slots.read(row)
-            for part in self._parts(alone):
-                states, new = self._go_on(part, states)
-                logits.append(new)
-            assert states is not None, "a row has at least one token"
-            self._slots.write(row, states)
-        return torch.cat(logits)
+            if self._continuation.together and row.first and row.count == 1:
+                decoding.append(alone)
+            else:
+                logits[row.request] = self._forward_row(alone)
+        if decoding:
+            logits |= self._forward_together(decoding)
+        return torch.cat([logits[packed.row.request] for packed in step.rows])
+
+    def _forward_row(self, alone: PackedStep) -> torch.Tensor:
+        """The logits of a row that samples, else none."""
+        row = alone.rows[0].row
+        states, new = self._slots.read(row), []
+        for part in self._parts(alone):
+            states, output = self._go_on(part, states)
+            new.append(self._logits(part, output))
+        assert states is not None, "a row has at least one token"
+        self._slots.write(row, states)
+        return torch.cat(new)
+
+    def _forward_together(self, steps: Sequence[PackedStep]) -> dict[int, torch.Tensor]:
+        """The logits of rows of one token each, by their requests."""
+        rows = [step.rows[0].row for step in steps]
+        step = PackedStep(
+            torch.cat([step.input_ids for step in steps]),
+            torch.cat([step.position_ids for step in steps]),
+            torch.tensor([0]),
+            tuple(PackedRow(row, place) for place, row in enumerate(rows)),
+        )
+        states, output = self._go_on(step, _joined([self._slots.read(row) for row in rows]))
+        for place, row in enumerate(rows):
+            own = {layer: [t[place : place + 1] for t in held] for layer, held in states.items()}
+            self._slots.write(row, own)
+        return {
+            row.request: output.logits[place : place + int(row.samples), -1]
+            for place, row in enumerate(rows)
+        }
 
     @torch.inference_mode()
     def _sample(self) -> States:
@@ -140,8 +187,8 @@ class SequentialAdapter(ModelAdapter):
 
     def _go_on(
         self, step: PackedStep, states: States | None, *, over_nothing: bool = False
-    ) -> tuple[States, torch.Tensor]:
-        """One forward pass: the states that it leaves, and its logits."""
+    ) -> tuple[States, Any]:
+        """One forward pass: the states that it leaves, and the model's output."""
         if self._continuation.own_attention:
             return self._with_own_attention(step, states, over_nothing)
         attention = _NoAttention() if over_nothing else self.kernel.prepare(step)
@@ -153,16 +200,25 @@ class SequentialAdapter(ModelAdapter):
         with under_way(forward):
             output = self._run(step, arguments)
         self._check(forward.calls, len(self._keeping) + self._sharing)
-        return self._carrier.collect(cache, output), self._logits(step, output)
+        return self._carrier.collect(cache, output), output
 
     def _with_own_attention(
         self, step: PackedStep, states: States | None, over_nothing: bool
-    ) -> tuple[States, torch.Tensor]:
+    ) -> tuple[States, Any]:
         kind = self._carrier.accepted(_NoPages if over_nothing else GatheringCache)
         cache = kind(self.kernel.kv, step.rows[0], self.spec)
         output = self._run(step, self._carrier.load(cache, states))
         self._check(cache.calls, len(self._keeping))
-        return self._carrier.collect(cache, output), self._logits(step, output)
+        return self._carrier.collect(cache, output), output
+
+
+def _joined(each: Sequence[States | None]) -> States:
+    """The states of several requests as those of a batch."""
+    held = [states for states in each if states is not None]
+    return {
+        layer: [torch.cat(kind) for kind in zip(*(one[layer] for one in held), strict=True)]
+        for layer in held[0]
+    }
 
 
 class _NoPages(GatheringCache):

@@ -23,7 +23,7 @@ from kvhouse.engine.kv import refuse_what_has_no_tensors
 from kvhouse.engine.narrow import Heads, narrow
 from kvhouse.engine.probe import Trial, random_model
 from kvhouse.engine.quiet import quiet
-from kvhouse.engine.sequential import Continuation
+from kvhouse.engine.sequential import CONTINUATIONS, Continuation
 from kvhouse.errors import KvhouseError, UnsupportedModel
 from kvhouse.layout import KVLayout
 from kvhouse.spec import ModelSpec
@@ -143,15 +143,13 @@ def _verdict(trial: Trial, *, has_states: bool) -> Capability:
 
 
 def _verdict_of_states(trial: Trial) -> Capability:
-    """Attention over pages is faster than a model's own, and a chunk than token by token."""
+    """The fastest way of going on from states that is right."""
     first = ""
-    for one_by_one in (False, True):
-        for own_attention in (False, True):
-            going_on = Continuation(own_attention, one_by_one)
-            problem = _problem(trial, "per_sequence", going_on)
-            if not problem:
-                return Capability("per_sequence", going_on.reason, None, going_on)
-            first = first or problem
+    for going_on in CONTINUATIONS:
+        problem = _problem(trial, "per_sequence", going_on)
+        if not problem:
+            return Capability("per_sequence", going_on.reason, None, going_on)
+        first = first or problem
     return Capability("refused", f"its layers keep recurrent states; one by one, {first}")
 
 
