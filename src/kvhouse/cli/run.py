@@ -154,7 +154,7 @@ def run_command(
     ):
         run = run_trace(
             loaded,
-            scenario_for(config, loaded.spec, traffic, as_backlog=backlog),
+            scenario_for(config, loaded.spec, traffic, as_backlog=backlog, dtype=loaded.dtype),
             seed=seed,
             on_ended=on_ended,
             on_plan=on_plan,

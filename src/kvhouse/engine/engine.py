@@ -46,7 +46,7 @@ class Engine:
     def __init__(self, loaded: LoadedModel, config: EngineConfig = DEFAULT_CONFIG) -> None:
         spec = loaded.spec
         limits = config.limits(spec)
-        layout = KVLayout.of(spec, config.kv_format, config.block_size)
+        layout = KVLayout.of(spec, config.kv_format, config.block_size, dtype=loaded.dtype)
         size = layout.pool_in(config.kv_memory, limits.max_length, limits.token_budget)
         below = open_tiers(config.tiering, spec, layout, config.tier_directory, config.load_rule)
         memory = config.make_memory(limits, layout, size, below)

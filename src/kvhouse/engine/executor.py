@@ -17,6 +17,7 @@ from kvhouse.engine.outputs import TokenLogprobs
 from kvhouse.engine.packed import pack
 from kvhouse.engine.sampler import Sampler
 from kvhouse.engine.sampling_params import SamplingParams
+from kvhouse.engine.sequential import make_adapter
 from kvhouse.engine.tier_stores import TierStore
 from kvhouse.engine.transfers import Transfers
 
@@ -63,7 +64,9 @@ class TorchExecutor:
         Raises:
             UnsupportedModel: The engine would not compute this model exactly.
         """
-        adapter = ModelAdapter(loaded.model, ReferenceKernel(kv), loaded.spec)
+        adapter = make_adapter(
+            loaded.model, ReferenceKernel(kv), loaded.spec, loaded.kind, loaded.continuation
+        )
         return cls(adapter, loaded.eos_token_ids, Transfers(kv, tiers))
 
     @property
