@@ -68,7 +68,13 @@ class AttentionStep(Protocol):
 
 
 class AttentionKernel(Protocol):
-    """A way to compute attention over block tables."""
+    """A way to compute attention over block tables.
+
+    Attributes:
+        about: Which kernel this is and why, for people.
+    """
+
+    about: str
 
     def prepare(self, step: PackedStep) -> AttentionStep:
         """Compute once what all layers of ``step`` share, such as index tensors."""

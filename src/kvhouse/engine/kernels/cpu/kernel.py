@@ -1,0 +1,209 @@
+"""The kernel that Numba compiles for the CPU."""
+
+from __future__ import annotations
+
+from math import log
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from kvhouse.engine.kernels.cpu import threads
+from kvhouse.engine.kernels.cpu.layer import CompiledLayer
+from kvhouse.engine.kernels.cpu.softmax import UNIT_BYTES
+from kvhouse.engine.kernels.cpu.work import Shares, Tables, shares
+from kvhouse.engine.kernels.cpu.write import WRITE_TOKENS
+from kvhouse.engine.kv import KVTensors
+from kvhouse.engine.packed import PackedStep
+
+_DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+
+#: Keys of a tile while units have few rows, and otherwise.
+_KEY_TILE, _SMALL_KEY_TILE, _FEW_ROWS = 128, 64, 8
+
+#: Below so many elements read or written one thread is done sooner than others are woken.
+_FEW_ELEMENTS = 100_000
+
+
+class NumbaKernel:
+    """Attention on the pages themselves, in their format.
+
+    What a pool needs is compiled when its kernel is made, or taken from Numba's cache.
+
+    Args:
+        kv: The pool's tensors, whose layers ``layer.cannot`` has no objection to.
+
+    Attributes:
+        about: What was chosen, for people.
+    """
+
+    def __init__(self, kv: KVTensors) -> None:
+        self.about = "compiled by Numba for this processor"
+        self.layers = {
+            number: CompiledLayer.of(kept, latent=kept.latent) for number, kept in kv.layers.items()
+        }
+        self.memory = _Memory()
+
+    def prepare(self, step: PackedStep) -> NumbaStep:
+        """Tables and shares are computed at the first layer that needs them."""
+        return NumbaStep(self, step)
+
+
+class _Memory:
+    """Memory that outlives a step, so that it is not asked for in each."""
+
+    def __init__(self) -> None:
+        self.counters = np.zeros(16, np.int64)
+        self._buffers: dict[str, NDArray[np.int64]] = {}
+
+    def at_least(self, name: str, size: int) -> int:
+        """Address of ``size`` bytes, on a border of 64; zeros at first."""
+        held = self._buffers.get(name)
+        if held is None or held.nbytes < size + 64:
+            self._buffers[name] = held = np.zeros(size // 8 + 9, np.int64)
+        return -(-held.ctypes.data // 64) * 64
+
+
+class NumbaStep:
+    """One step's rows."""
+
+    def __init__(self, kernel: NumbaKernel, step: PackedStep) -> None:
+        self._kernel = kernel
+        self._rows = step.rows
+        self._tokens = step.input_ids.shape[1]
+        self._threads = torch.get_num_threads()
+        self._tables: dict[tuple[int, int], Tables] = {}
+        self._shares: dict[tuple[int, int, int], Shares] = {}
+
+    def attend(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor | None,
+        value: torch.Tensor | None,
+        scale: float,
+        *,
+        softcap: float | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """See ``AttentionStep.attend``."""
+        if key is not None and value is not None:
+            self._write(layer, key, value)
+        return self._attend(layer, query, scale, softcap, sinks)
+
+    def attend_latent(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        latent: torch.Tensor,
+        rotary: torch.Tensor,
+        scale: float,
+    ) -> torch.Tensor:
+        """See ``AttentionStep.attend_latent``."""
+        self._write(layer, rotary[:, None], latent[:, None])
+        return self._attend(layer, query, scale, None, None)
+
+    def _write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+        own = self._kernel.layers[layer]
+        key, value = _readable(key), _readable(value.to(key.dtype))
+        call = own.call.copy()
+        tables = self._tables_of(own)
+        units = -(-self._tokens // WRITE_TOKENS)
+        call["tokens"], call["units"] = self._tokens, units
+        call["places"] = tables.places.ctypes.data
+        call["dtype"] = _DTYPES[key.dtype]
+        for name, tensor in (("key", key), ("value", value)):
+            item = tensor.element_size()
+            call[f"{name}_in"] = tensor.data_ptr()
+            call[f"{name}_in_token"] = tensor.stride(0) * item
+            call[f"{name}_in_head"] = tensor.stride(1) * item
+        scratch = 8 * int(max(call["key_size"][0], call["value_size"][0]))
+        few = key.numel() + value.numel() < _FEW_ELEMENTS
+        self._run(own.write, call, scratch, 1 if few else min(self._threads, units))
+
+    def _attend(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        scale: float,
+        softcap: float | None,
+        sinks: torch.Tensor | None,
+    ) -> torch.Tensor:
+        own = self._kernel.layers[layer]
+        dtype = query.dtype
+        query = _readable(query)
+        call = own.call.copy()
+        heads, kv_heads = query.shape[1], int(call["kv_heads"][0])
+        shared = heads // kv_heads
+        parts = -(-shared // own.rows)
+        part_heads = -(-shared // parts)
+        found = self._shares_of(own, part_heads, kv_heads * parts)
+        value_size = int(call["value_size"][0])
+        out = query.new_empty(query.shape[0], heads, value_size)
+        item = query.element_size()
+        rows = int(found.works["tokens"].max()) * part_heads
+        key_tile = _KEY_TILE if rows <= _FEW_ROWS else _SMALL_KEY_TILE
+        call["units"] = units = len(found.works) * kv_heads * parts
+        call["works"] = found.works.ctypes.data
+        call["tables"] = self._tables_of(own).blocks.ctypes.data
+        call["dtype"] = _DTYPES[query.dtype]
+        call["query"] = query.data_ptr()
+        call["query_token"], call["query_head"] = query.stride(0) * item, query.stride(1) * item
+        call["query_heads"], call["out"] = heads, out.data_ptr()
+        call["shared"], call["part_heads"], call["parts"] = shared, part_heads, parts
+        call["key_tile"] = key_tile
+        call["query_factor"] = scale if softcap else scale / log(2)
+        if softcap:
+            call["cap"], call["unit"] = softcap, 1 / log(2)
+        if sinks is not None:
+            sinks = sinks.detach().float().contiguous()
+            call["sinks"] = sinks.data_ptr()
+        memory = self._kernel.memory
+        call["partial_bytes"] = 4 * rows * (value_size + 2)
+        partials = found.records * kv_heads * parts * int(call["partial_bytes"][0])
+        call["partials"] = memory.at_least("partials", partials)
+        call["merges"] = memory.at_least("merges", 8 * found.merges * kv_heads * parts)
+        floats = rows * (query.shape[2] + value_size + key_tile + 2) + query.shape[2] * own.lanes
+        keys = int((found.works["end"] - found.works["begin"]).sum())
+        few = keys * kv_heads * (query.shape[2] + value_size) * part_heads < _FEW_ELEMENTS
+        threads = 1 if few else min(self._threads, units)
+        self._run(own.attend, call, UNIT_BYTES + 4 * floats, threads)
+        return out.to(dtype)
+
+    def _run(self, function: int, call: NDArray[np.void], scratch: int, count: int) -> None:
+        memory = self._kernel.memory
+        scratch = -(-scratch // 64) * 64
+        memory.counters[:] = 0
+        call["next"] = memory.counters.ctypes.data
+        call["workers"] = memory.counters.ctypes.data + 64
+        call["scratch"], call["scratch_bytes"] = memory.at_least("scratch", scratch * count), scratch
+        threads.run(function, call.ctypes.data, count)
+
+    def _tables_of(self, own: CompiledLayer) -> Tables:
+        key = own.kept.group, own.kept.block_size
+        if key not in self._tables:
+            self._tables[key] = Tables.of(self._rows, *key)
+        return self._tables[key]
+
+    def _shares_of(self, own: CompiledLayer, part_heads: int, units: int) -> Shares:
+        tokens = max(1, own.rows // part_heads)
+        key = own.kept.group, tokens, units
+        if key not in self._shares:
+            self._shares[key] = shares(
+                self._rows,
+                own.kept.group,
+                self._tables_of(own),
+                own.kept.reach,
+                tokens=tokens,
+                heads=units,
+                threads=self._threads,
+                align=own.kept.block_size,
+            )
+        return self._shares[key]
+
+
+def _readable(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of a dtype that compiled code takes, each vector of it in one piece."""
+    if tensor.dtype not in _DTYPES:
+        tensor = tensor.float()
+    return tensor if tensor.stride(2) == 1 else tensor.contiguous()
