@@ -15,6 +15,7 @@ from kvhouse.core.scheduler import (
     SchedulerConfig,
 )
 from kvhouse.engine.executor import TorchExecutor
+from kvhouse.engine.kernels.choose import KernelName
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.live import LiveRequest
 from kvhouse.engine.load import LoadedModel, load_model
@@ -39,6 +40,8 @@ class EngineConfig:
         kv_format: Format of keys and values in the pool.
         kv_rotation: Whether keys and values are rotated before they are rounded, which int8 and
             int4 can be; None for int4 only.
+        kernel: What computes attention: ``numba`` on the CPU, ``reference`` in plain torch
+            anywhere, or ``auto`` for the first where it can.
         policy: One of ``core.policy.POLICIES``, or ``contiguous``.
         block_size: Tokens in a block.
         max_length: Longest request, prompt and output, in tokens; None for the model's own.
@@ -51,6 +54,7 @@ class EngineConfig:
     kv_memory: int
     kv_format: str = "fp32"
     kv_rotation: bool | None = None
+    kernel: KernelName = "auto"
     policy: str = "paged"
     block_size: int = DEFAULT_BLOCK_SIZE
     max_length: int | None = None
@@ -103,7 +107,7 @@ class Engine:
         self.tokenizer = loaded.tokenizer
         self.scheduler = Scheduler(memory, limits)
         self.kv = KVTensors(spec, layout, size, rotate=config.kv_rotation)
-        self.executor = TorchExecutor.on(self.kv, loaded)
+        self.executor = TorchExecutor.on(self.kv, loaded, config.kernel)
         self._live: dict[int, LiveRequest] = {}
 
     @classmethod

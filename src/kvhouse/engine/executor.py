@@ -10,7 +10,7 @@ import torch
 
 from kvhouse.core.step import Row, Sampled, StepPlan, StepResult
 from kvhouse.engine.adapter import ModelAdapter
-from kvhouse.engine.kernels.reference import ReferenceKernel
+from kvhouse.engine.kernels.choose import KernelName, make_kernel
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.load import LoadedModel
 from kvhouse.engine.packed import pack
@@ -46,13 +46,14 @@ class TorchExecutor:
         self._live: dict[int, _Live] = {}
 
     @classmethod
-    def on(cls, kv: KVTensors, loaded: LoadedModel) -> TorchExecutor:
+    def on(cls, kv: KVTensors, loaded: LoadedModel, kernel: KernelName = "auto") -> TorchExecutor:
         """The executor of a loaded model on a pool.
 
         Raises:
             UnsupportedModel: The engine would not compute this model exactly.
+            KvhouseError: The kernel that is asked for cannot serve this pool.
         """
-        adapter = ModelAdapter(loaded.model, ReferenceKernel(kv), loaded.spec)
+        adapter = ModelAdapter(loaded.model, make_kernel(kv, kernel), loaded.spec)
         return cls(adapter, loaded.eos_token_ids)
 
     @property

@@ -86,7 +86,7 @@ def _score_tile(
         offset = first % call.block_size
         keys = call.keys + start + unit.head * call.key_head + offset * ITEM_BYTES[fmt]
         scales = call.key_scales + start + unit.head * call.key_scale_head + 2 * offset
-        _fetch(fmt, call, work, unit, first, start)
+        _fetch(call, work, unit, first, start)
         out = unit.scores + 4 * (first - tile)
         for row in range(0, unit.rows, unit.chunk):
             score(
@@ -138,7 +138,7 @@ def _score_latent_tile(
                 turned,
             )
             turned += 4 * lanes * elements
-        _fetch(fmt, call, work, unit, first, start)
+        _fetch(call, work, unit, first, start)
         out = unit.scores + 4 * (first - tile)
         for row in range(0, unit.rows, unit.chunk):
             score(
@@ -158,7 +158,7 @@ def _score_latent_tile(
 
 
 @njit(error_model="numpy")
-def _fetch(fmt: int, call: Record, work: Record, unit: Record, first: int, start: int) -> None:
+def _fetch(call: Record, work: Record, unit: Record, first: int, start: int) -> None:
     """Ask for the values of a block that is being scored, and the keys a tile further on."""
     if first % call.block_size and first > work.begin:
         return

@@ -46,7 +46,7 @@ def _intrinsic(
 @intrinsic
 def memory(context: Any, address: Any) -> Intrinsic:
     """An address as the pointer that ``carray`` takes."""
-    return _intrinsic(types.voidptr, "p", lambda b, pointer: pointer)
+    return _intrinsic(types.voidptr, "p", lambda _, pointer: pointer)
 
 
 @intrinsic
@@ -142,7 +142,9 @@ def exponentials(context: Any, row: Any, count: Any, offset: Any) -> Intrinsic:
 
 
 @intrinsic(prefer_literal=True)
-def widen_row(context: Any, fmt: Any, source: Any, target: Any, count: Any, factor: Any) -> Intrinsic:
+def widen_row(
+    context: Any, fmt: Any, source: Any, target: Any, count: Any, factor: Any
+) -> Intrinsic:
     """See ``rows_ir.widen_row``."""
     number = fmt.literal_value
     return _intrinsic(

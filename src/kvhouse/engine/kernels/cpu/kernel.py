@@ -176,7 +176,10 @@ class NumbaStep:
         memory.counters[:] = 0
         call["next"] = memory.counters.ctypes.data
         call["workers"] = memory.counters.ctypes.data + 64
-        call["scratch"], call["scratch_bytes"] = memory.at_least("scratch", scratch * count), scratch
+        call["scratch"], call["scratch_bytes"] = (
+            memory.at_least("scratch", scratch * count),
+            scratch,
+        )
         threads.run(function, call.ctypes.data, count)
 
     def _tables_of(self, own: CompiledLayer) -> Tables:

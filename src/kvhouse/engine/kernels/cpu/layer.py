@@ -67,9 +67,9 @@ class CompiledLayer:
 
 def cannot(layers: Iterable[LayerKV]) -> str | None:
     """Why these layers need the reference kernel; None where they do not."""
-    if platform.machine().lower() in ("x86_64", "amd64"):
-        if not llvmlite.binding.get_host_cpu_features().get("f16c"):
-            return "this processor converts no float16"
+    features = llvmlite.binding.get_host_cpu_features()
+    if platform.machine().lower() in ("x86_64", "amd64") and not features.get("f16c"):
+        return "this processor converts no float16"
     for layer in layers:
         for vectors in layer.vectors:
             if vectors.data.device.type != "cpu":

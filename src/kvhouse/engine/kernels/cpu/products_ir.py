@@ -40,9 +40,9 @@ _SUMS = 8
 
 
 def score_function(module: ir.Module, fmt: int, lanes: int, rows: int) -> ir.Function:
-    """``void(q, q_stride, k, k_stride, size, scales, out, out_stride)``: scores of ``lanes`` tokens.
+    """``void(q, q_stride, k, k_stride, size, scales, out, out_stride)``.
 
-    ``q`` is float32 ``[rows, size]`` and ``out`` float32 ``[rows, lanes]``; ``k`` has ``size``
+    The scores of ``lanes`` tokens. ``q`` is float32 ``[rows, size]`` and ``out`` float32 ``[rows, lanes]``; ``k`` has ``size``
     elements (of int4 half of it) of each token, ``k_stride`` bytes after another; ``scales`` are
     as far apart in elements. Strides are in bytes.
     """
@@ -122,9 +122,7 @@ def _zeros(b: ir.IRBuilder, count: int, lanes: int) -> list[ir.Value]:
     return sums
 
 
-def _add_product(
-    b: ir.IRBuilder, factor: ir.Value, lanes: ir.Value, variable: ir.Value
-) -> None:
+def _add_product(b: ir.IRBuilder, factor: ir.Value, lanes: ir.Value, variable: ir.Value) -> None:
     """Add a scalar in memory times a vector to a sum."""
     one = splat(b, load(b, factor, F32, 4), lanes.type.count)
     total = b.load(variable, typ=lanes.type)
@@ -257,8 +255,11 @@ def widen_across(
     step = ir.Constant(I64, width)
     with cgutils.for_range_slice(b, ir.Constant(I64, 0), size, step, intp=I64) as (first, _):
         group = b.udiv(first, step) if fmt == INT4 else ir.Constant(I64, 0)
-        item = (ir.Constant(I64, GROUP_BYTES), group) if fmt == INT4 else (
-            ir.Constant(I64, ITEM_BYTES[fmt]), first)
+        item = (
+            (ir.Constant(I64, GROUP_BYTES), group)
+            if fmt == INT4
+            else (ir.Constant(I64, ITEM_BYTES[fmt]), first)
+        )
         start, scale = at(b, v, b.mul(*item)), at(b, scales, b.mul(group, scale_stride))
         halves: list[list[ir.Value]] = [[] for _ in range(width // 16)]
         for token in range(lanes):
@@ -271,7 +272,11 @@ def widen_across(
             for half, part in zip(halves, parts, strict=True):
                 half.append(part)
         for number, half in enumerate(halves):
-            target = at(b, out, b.mul(b.add(first, ir.Constant(I64, 16 * number)), ir.Constant(I64, 4 * lanes)))
+            target = at(
+                b,
+                out,
+                b.mul(b.add(first, ir.Constant(I64, 16 * number)), ir.Constant(I64, 4 * lanes)),
+            )
             for element, column in enumerate(_turn(b, half)):
                 store(b, column, at(b, target, ir.Constant(I64, 4 * lanes * element)), 4)
 

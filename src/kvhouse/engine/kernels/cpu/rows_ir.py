@@ -5,9 +5,8 @@ Each is a function of addresses (int64) and a number of elements, a multiple of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from collections.abc import Iterator
 
 from llvmlite import ir
 from numba.core import cgutils
@@ -15,6 +14,7 @@ from numba.core import cgutils
 from kvhouse.engine.kernels.cpu.vectors_ir import (
     BYTES,
     F32,
+    I32,
     I64,
     ITEM_BYTES,
     at,
@@ -52,7 +52,12 @@ def widen_row(
 
 
 def narrow_row(
-    b: ir.IRBuilder, fmt: int, source: ir.Value, target: ir.Value, count: ir.Value, divisor: ir.Value
+    b: ir.IRBuilder,
+    fmt: int,
+    source: ir.Value,
+    target: ir.Value,
+    count: ir.Value,
+    divisor: ir.Value,
 ) -> None:
     """Floats over a divisor as elements of a format; int4's codes one to a byte."""
     with _sixteens(b, count) as pointer:
@@ -101,7 +106,6 @@ def exponentials(b: ir.IRBuilder, row: ir.Value, count: ir.Value, offset: ir.Val
 
 def prefetch(b: ir.IRBuilder, start: ir.Value, count: ir.Value) -> None:
     """Ask for ``count`` bytes that will be read soon."""
-    I32 = ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [BYTES, I32, I32, I32])
     function = cgutils.get_or_insert_function(b.module, kind, "llvm.prefetch.p0")
     hints = [ir.Constant(I32, hint) for hint in (0, 3, 1)]
@@ -124,11 +128,11 @@ def _fold(
     nothing = ir.Constant(value.type, ir.Undefined)
     while lanes > 1:
         lanes //= 2
-        kind = ir.VectorType(ir.IntType(32), lanes)
+        kind = ir.VectorType(I32, lanes)
         halves: Sequence[ir.Value] = [
             b.shuffle_vector(value, nothing, ir.Constant(kind, list(range(low, low + lanes))))
             for low in (0, lanes)
         ]
         value = join(b, *halves)
         nothing = ir.Constant(value.type, ir.Undefined)
-    return b.extract_element(value, ir.Constant(ir.IntType(32), 0))
+    return b.extract_element(value, ir.Constant(I32, 0))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 from numba import carray, njit
 
-from kvhouse.engine.kernels.cpu.fields import UNIT
 from kvhouse.engine.kernels.cpu.helpers import (
     Record,
     first_seen,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,7 +96,9 @@ def shares(
     for number, token, count in tiles:
         position = rows[number].row.first + token
         spans.append((reach.first(position), position + count))
-    weight = sum((end - begin) * count for (begin, end), (_, _, count) in zip(spans, tiles, strict=True))
+    weight = sum(
+        (end - begin) * count for (begin, end), (_, _, count) in zip(spans, tiles, strict=True)
+    )
     most = max(1, weight * heads // (threads * _SHARES))
     found: list[tuple[int, ...]] = []
     records = merges = 0
@@ -113,7 +116,7 @@ def shares(
         )
         found += [
             (*common, low, high, splits, split, records, merges)
-            for split, (low, high) in enumerate(zip(edges, edges[1:], strict=False))
+            for split, (low, high) in enumerate(pairwise(edges))
         ]
         if splits > 1:
             records += splits

@@ -116,7 +116,13 @@ def _put(
             part = row + 4 * number * group
             scale = _scale(fmt, part, group)
             carray(memory(scales + 2 * number * call.block_size), (1,), np.uint16)[0] = scale
-            narrow_row(fmt, part, codes + number * group, group, float_of(scale << 16 if scale else _ONE_BITS))
+            narrow_row(
+                fmt,
+                part,
+                codes + number * group,
+                group,
+                float_of(scale << 16 if scale else _ONE_BITS),
+            )
         if fmt == INT4:
             _pair(codes, size)
     for element in range(vector_bytes(fmt, size) // item):
