@@ -42,9 +42,10 @@ _SUMS = 8
 def score_function(module: ir.Module, fmt: int, lanes: int, rows: int) -> ir.Function:
     """``void(q, q_stride, k, k_stride, size, scales, out, out_stride)``.
 
-    The scores of ``lanes`` tokens. ``q`` is float32 ``[rows, size]`` and ``out`` float32 ``[rows, lanes]``; ``k`` has ``size``
-    elements (of int4 half of it) of each token, ``k_stride`` bytes after another; ``scales`` are
-    as far apart in elements. Strides are in bytes.
+    The scores of ``lanes`` tokens. ``q`` is float32 ``[rows, size]``, ``out`` float32
+    ``[rows, lanes]``; ``k`` has ``size`` elements (of int4 half of it) of each token,
+    ``k_stride`` bytes after another; ``scales`` are as far apart in elements. Strides are in
+    bytes.
     """
     kinds = [BYTES, I64, BYTES, I64, I64, BYTES, BYTES, I64]
     name = f"kvhouse_score_{fmt}_{lanes}_{rows}"
