@@ -121,7 +121,7 @@ def _put(
                 part,
                 codes + number * group,
                 group,
-                float_of(scale << 16 if scale else _ONE_BITS),
+                _divisor(scale),
             )
         if fmt == INT4:
             _pair(codes, size)
@@ -146,6 +146,12 @@ def _scale(fmt: int, row: int, size: int) -> int:
     # Cutting off 16 bits gives a bfloat16; adding what is cut off first rounds it up.
     scale = (exact + 0xFFFF) >> 16
     return 1 if scale == 0 and most > 0 else scale
+
+
+@njit(error_model="numpy")
+def _divisor(scale: int) -> float:
+    """What to divide by: the scale, or where all elements are 0 any number."""
+    return float_of(_ONE_BITS if scale in (0, _NAN_SCALE) else scale << 16)
 
 
 @njit(error_model="numpy")
