@@ -60,6 +60,10 @@ class CachedPool:
         """Every free block's id, the next to be taken first."""
         return list(self._free)
 
+    def content_ids(self) -> list[int]:
+        """The id of every block whose content can be found, held or free."""
+        return list(self._contents)
+
     def content(self, block: int) -> Content | None:
         """What a block is indexed as, if it is."""
         return self._contents.get(block)

@@ -22,6 +22,7 @@ class Line:
         more_flops: What each later step adds.
         bandwidth: Bytes a second.
         flop_rate: FLOP/s.
+        beside: Seconds that every step takes beside these.
     """
 
     bytes: int
@@ -30,6 +31,7 @@ class Line:
     more_flops: int
     bandwidth: float
     flop_rate: float
+    beside: float = 0.0
 
     def spend(self, now: float, until: float, most: int) -> tuple[list[float], float]:
         """Take steps until a time has come or ``most`` are taken, at least one.
@@ -47,11 +49,13 @@ class Line:
         if most >= _MANY and max(self._last(most)) < _EXACT:
             return self._spend_at_once(now, until, most)
         moved, flops, bandwidth, rate = self.bytes, self.flops, self.bandwidth, self.flop_rate
+        beside = self.beside
         seconds = []
         for _ in repeat(None, most):
             step, compute = moved / bandwidth, flops / rate
             if compute > step:
                 step = compute
+            step += beside
             seconds.append(step)
             now += step
             if now >= until:
@@ -70,7 +74,7 @@ class Line:
         steps = np.arange(most)
         memory = (self.bytes + steps * self.more_bytes) / self.bandwidth
         compute = (self.flops + steps * self.more_flops) / self.flop_rate
-        seconds = np.maximum(memory, compute)
+        seconds = np.maximum(memory, compute) + self.beside
         clock = np.cumsum(np.concatenate(([now], seconds)))[1:]
         taken = min(most, int(np.searchsorted(clock, until)) + 1)
         return seconds[:taken].tolist(), float(clock[taken - 1])
