@@ -33,12 +33,11 @@ def attend_units(fmt: int, lanes: int, most: int, width: int, call: Record) -> N
     """Keys and values: take units until none is left."""
     scratch = call.scratch + fetch_add(call.workers, 1) * call.scratch_bytes
     unit = carray(memory(scratch), (1,), UNIT)[0]
-    each = call.kv_heads * call.parts
-    works = carray(memory(call.works), (call.units // each,), WORK)
+    works = carray(memory(call.works), (call.units // call.each,), WORK)
     index = fetch_add(call.next, 1)
     while index < call.units:
-        work = works[index // each]
-        begin_unit(call, work, unit, index % each, scratch, most, call.key_size)
+        work = works[index // call.each]
+        begin_unit(call, work, unit, index % call.each, scratch, most, call.key_size)
         for tile in range(work.begin - work.begin % lanes, work.end, call.key_tile):
             end = min(tile + call.key_tile, work.end)
             _score_tile(fmt, lanes, most, call, work, unit, tile, end)
@@ -53,12 +52,12 @@ def attend_latent_units(fmt: int, lanes: int, most: int, width: int, call: Recor
     """Latents: values are the first part of the keys, and all heads share them."""
     scratch = call.scratch + fetch_add(call.workers, 1) * call.scratch_bytes
     unit = carray(memory(scratch), (1,), UNIT)[0]
-    works = carray(memory(call.works), (call.units // call.parts,), WORK)
+    works = carray(memory(call.works), (call.units // call.each,), WORK)
     size = call.value_size + call.key_size
     index = fetch_add(call.next, 1)
     while index < call.units:
-        work = works[index // call.parts]
-        begin_unit(call, work, unit, index % call.parts, scratch, most, size)
+        work = works[index // call.each]
+        begin_unit(call, work, unit, index % call.each, scratch, most, size)
         for tile in range(work.begin - work.begin % lanes, work.end, call.key_tile):
             end = min(tile + call.key_tile, work.end)
             _score_latent_tile(fmt, lanes, most, call, work, unit, tile, end)
@@ -81,28 +80,35 @@ def _score_tile(
 ) -> None:
     """Scores of all rows with the keys of a tile."""
     size, out_stride = 4 * call.key_size, 4 * call.key_tile
+    entry, offset = tile // call.block_size, tile % call.block_size
     for first in range(tile, end, lanes):
-        start = block_at(call, work, first) * call.block_bytes
-        offset = first % call.block_size
-        keys = call.keys + start + unit.head * call.key_head + offset * ITEM_BYTES[fmt]
-        scales = call.key_scales + start + unit.head * call.key_scale_head + 2 * offset
-        _fetch(call, work, unit, first, start)
+        start = block_at(call, work, entry) * call.block_bytes
+        if offset == 0 or first == tile:
+            _fetch(call, work, unit, entry, first)
         out = unit.scores + 4 * (first - tile)
-        for row in range(0, unit.rows, unit.chunk):
-            score(
-                fmt,
-                lanes,
-                most,
-                min(unit.chunk, unit.rows - row),
-                unit.query + row * size,
-                size,
-                keys,
-                call.block_size * ITEM_BYTES[fmt],
-                call.key_size,
-                scales,
-                out + row * out_stride,
-                out_stride,
-            )
+        for head in range(unit.kv_heads):
+            number = unit.head + head
+            keys = call.keys + start + number * call.key_head + offset * ITEM_BYTES[fmt]
+            scales = call.key_scales + start + number * call.key_scale_head + 2 * offset
+            for begin in range(0, unit.head_rows, unit.chunk):
+                row = head * unit.head_rows + begin
+                score(
+                    fmt,
+                    lanes,
+                    most,
+                    min(unit.chunk, unit.head_rows - begin),
+                    unit.query + row * size,
+                    size,
+                    keys,
+                    call.block_size * ITEM_BYTES[fmt],
+                    call.key_size,
+                    scales,
+                    out + row * out_stride,
+                    out_stride,
+                )
+        offset += lanes
+        if offset == call.block_size:
+            entry, offset = entry + 1, 0
 
 
 @njit(error_model="numpy", inline="always")
@@ -119,8 +125,8 @@ def _score_latent_tile(
     """The same of latents, which first are widened and turned once for all rows."""
     size, out_stride = 4 * (call.value_size + call.key_size), 4 * call.key_tile
     for first in range(tile, end, lanes):
-        start = block_at(call, work, first) * call.block_bytes
-        offset = first % call.block_size
+        entry, offset = first // call.block_size, first % call.block_size
+        start = block_at(call, work, entry) * call.block_bytes
         turned = unit.across
         for base, scales, elements in (
             (call.values, call.value_scales, call.value_size),
@@ -138,7 +144,7 @@ def _score_latent_tile(
                 turned,
             )
             turned += 4 * lanes * elements
-        _fetch(call, work, unit, first, start)
+        _fetch(call, work, unit, entry, first)
         out = unit.scores + 4 * (first - tile)
         for row in range(0, unit.rows, unit.chunk):
             score(
@@ -158,17 +164,21 @@ def _score_latent_tile(
 
 
 @njit(error_model="numpy")
-def _fetch(call: Record, work: Record, unit: Record, first: int, start: int) -> None:
+def _fetch(call: Record, work: Record, unit: Record, entry: int, first: int) -> None:
     """Ask for the values of a block that is being scored, and the keys a tile further on."""
-    if first % call.block_size and first > work.begin:
-        return
-    prefetch(call.values + start + unit.head * call.value_head, call.value_head)
-    prefetch(call.value_scales + start + unit.head * call.value_scale_head, call.value_scale_head)
+    start = block_at(call, work, entry) * call.block_bytes
+    _fetch_heads(unit, call.values + start, call.value_head)
+    _fetch_heads(unit, call.value_scales + start, call.value_scale_head)
     ahead = first + call.key_tile
     if ahead < work.end:
-        later = block_at(call, work, ahead) * call.block_bytes
-        prefetch(call.keys + later + unit.head * call.key_head, call.key_head)
-        prefetch(call.key_scales + later + unit.head * call.key_scale_head, call.key_scale_head)
+        start = block_at(call, work, ahead // call.block_size) * call.block_bytes
+        _fetch_heads(unit, call.keys + start, call.key_head)
+        _fetch_heads(unit, call.key_scales + start, call.key_scale_head)
+
+
+@njit(error_model="numpy")
+def _fetch_heads(unit: Record, start: int, head_bytes: int) -> None:
+    prefetch(start + unit.head * head_bytes, unit.kv_heads * head_bytes)
 
 
 @njit(error_model="numpy", inline="always")
@@ -185,28 +195,34 @@ def _weigh_tile(
 ) -> None:
     """Add up a tile's values, weighted. What lies outside a unit's keys is never added."""
     stride, size = vector_bytes(fmt, call.value_size), 4 * call.value_size
+    entry, offset = tile // call.block_size, tile % call.block_size
     for first in range(tile, end, lanes):
-        start = block_at(call, work, first) * call.block_bytes
-        offset = first % call.block_size
-        values = call.values + start + unit.head * call.value_head + offset * stride
-        scales = call.value_scales + start + unit.head * call.value_scale_head + 2 * offset
+        start = block_at(call, work, entry) * call.block_bytes
         weights = unit.scores + 4 * (first - tile)
-        for row in range(0, unit.rows, unit.chunk):
-            weigh(
-                fmt,
-                lanes,
-                width,
-                most,
-                min(unit.chunk, unit.rows - row),
-                weights + row * 4 * call.key_tile,
-                4 * call.key_tile,
-                values,
-                stride,
-                call.value_size,
-                scales,
-                2 * call.block_size,
-                unit.sums + row * size,
-                size,
-                max(work.begin - first, 0),
-                min(work.end - first, lanes),
-            )
+        for head in range(unit.kv_heads):
+            number = unit.head + head
+            values = call.values + start + number * call.value_head + offset * stride
+            scales = call.value_scales + start + number * call.value_scale_head + 2 * offset
+            for begin in range(0, unit.head_rows, unit.chunk):
+                row = head * unit.head_rows + begin
+                weigh(
+                    fmt,
+                    lanes,
+                    width,
+                    most,
+                    min(unit.chunk, unit.head_rows - begin),
+                    weights + row * 4 * call.key_tile,
+                    4 * call.key_tile,
+                    values,
+                    stride,
+                    call.value_size,
+                    scales,
+                    2 * call.block_size,
+                    unit.sums + row * size,
+                    size,
+                    max(work.begin - first, 0),
+                    min(work.end - first, lanes),
+                )
+        offset += lanes
+        if offset == call.block_size:
+            entry, offset = entry + 1, 0

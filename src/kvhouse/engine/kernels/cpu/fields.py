@@ -48,8 +48,10 @@ _ATTENTION = (
     "query_heads",
     "out",
     "shared",  # query heads to a KV head
+    "unit_heads",  # KV heads that a unit takes together
     "part_heads",  # query heads of a KV head that a unit takes together
     "parts",  # units that a KV head is divided into by query heads
+    "each",  # units of a share
     "key_tile",  # keys that are scored before their values are added up
     "sinks",  # address of float32 [query_heads], 0 for none
     "partials",  # address of what units of split rows leave for each other
@@ -103,10 +105,12 @@ UNIT = np.dtype(
         (name, np.int64)
         for name in (
             "place",  # number of the unit among those of its share
-            "head",  # KV head
-            "first",  # first query head
-            "heads",  # query heads
-            "rows",  # one for each query head of each token, token by token
+            "head",  # first KV head
+            "kv_heads",  # KV heads
+            "first",  # first query head, counted from a KV head's first
+            "heads",  # query heads of each KV head
+            "head_rows",  # rows of a KV head: one for each query head of each token
+            "rows",  # those of all its KV heads, one KV head after the other, token by token
             "chunk",  # rows that are multiplied at once
             "query",  # address of float32 [rows, size]
             "sums",  # address of float32 [rows, value_size]

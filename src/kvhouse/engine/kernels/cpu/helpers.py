@@ -18,10 +18,9 @@ Record = Any
 
 
 @njit(error_model="numpy")
-def block_at(call: Record, work: Record, position: int) -> int:
-    """Number of the block that holds a position of a share's request."""
-    entry = position // call.block_size - work.table_start
-    return whole_at(call.tables + 8 * (work.table + entry))
+def block_at(call: Record, work: Record, entry: int) -> int:
+    """Number of a block of a share's request, by its index in the request."""
+    return whole_at(call.tables + 8 * (work.table + entry - work.table_start))
 
 
 @njit(error_model="numpy")

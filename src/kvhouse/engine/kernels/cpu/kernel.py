@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kvhouse.engine.kernels.cpu import threads
 from kvhouse.engine.kernels.cpu.layer import CompiledLayer
 from kvhouse.engine.kernels.cpu.softmax import UNIT_BYTES
-from kvhouse.engine.kernels.cpu.work import Shares, Tables, shares
+from kvhouse.engine.kernels.cpu.work import Job, Tables, jobs
 from kvhouse.engine.kernels.cpu.write import WRITE_TOKENS
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.packed import PackedStep
@@ -73,7 +73,7 @@ class NumbaStep:
         self._tokens = step.input_ids.shape[1]
         self._threads = torch.get_num_threads()
         self._tables: dict[tuple[int, int], Tables] = {}
-        self._shares: dict[tuple[int, int, int], Shares] = {}
+        self._jobs: dict[tuple[int, ...], tuple[Job, ...]] = {}
 
     def attend(
         self,
@@ -133,42 +133,39 @@ class NumbaStep:
         dtype = query.dtype
         query = _readable(query)
         call = own.call.copy()
-        heads, kv_heads = query.shape[1], int(call["kv_heads"][0])
-        shared = heads // kv_heads
-        parts = -(-shared // own.rows)
-        part_heads = -(-shared // parts)
-        found = self._shares_of(own, part_heads, kv_heads * parts)
-        value_size = int(call["value_size"][0])
-        out = query.new_empty(query.shape[0], heads, value_size)
-        item = query.element_size()
-        rows = int(found.works["tokens"].max()) * part_heads
-        key_tile = _KEY_TILE if rows <= _FEW_ROWS else _SMALL_KEY_TILE
-        call["units"] = units = len(found.works) * kv_heads * parts
-        call["works"] = found.works.ctypes.data
+        item, value_size = query.element_size(), int(call["value_size"][0])
+        out = query.new_empty(*query.shape[:2], value_size)
         call["tables"] = self._tables_of(own).blocks.ctypes.data
         call["dtype"] = _DTYPES[query.dtype]
         call["query"] = query.data_ptr()
         call["query_token"], call["query_head"] = query.stride(0) * item, query.stride(1) * item
-        call["query_heads"], call["out"] = heads, out.data_ptr()
-        call["shared"], call["part_heads"], call["parts"] = shared, part_heads, parts
-        call["key_tile"] = key_tile
+        call["query_heads"], call["out"] = query.shape[1], out.data_ptr()
         call["query_factor"] = scale if softcap else scale / log(2)
         if softcap:
             call["cap"], call["unit"] = softcap, 1 / log(2)
         if sinks is not None:
             sinks = sinks.detach().float().contiguous()
             call["sinks"] = sinks.data_ptr()
-        memory = self._kernel.memory
-        call["partial_bytes"] = 4 * rows * (value_size + 2)
-        partials = found.records * kv_heads * parts * int(call["partial_bytes"][0])
-        call["partials"] = memory.at_least("partials", partials)
-        call["merges"] = memory.at_least("merges", 8 * found.merges * kv_heads * parts)
-        floats = rows * (query.shape[2] + value_size + key_tile + 2) + query.shape[2] * own.lanes
-        keys = int((found.works["end"] - found.works["begin"]).sum())
-        few = keys * kv_heads * (query.shape[2] + value_size) * part_heads < _FEW_ELEMENTS
-        threads = 1 if few else min(self._threads, units)
-        self._run(own.attend, call, UNIT_BYTES + 4 * floats, threads)
+        for job in self._jobs_of(own, query.shape[1]):
+            self._do(own, call, job, query.shape[2], value_size)
         return out.to(dtype)
+
+    def _do(
+        self, own: CompiledLayer, call: NDArray[np.void], job: Job, size: int, value_size: int
+    ) -> None:
+        rows, memory = job.rows, self._kernel.memory
+        key_tile = _KEY_TILE if rows <= _FEW_ROWS else _SMALL_KEY_TILE
+        units = len(job.works) * job.each
+        call["units"], call["each"], call["works"] = units, job.each, job.works.ctypes.data
+        call["shared"], call["parts"] = job.shared, job.parts
+        call["part_heads"], call["unit_heads"] = job.part_heads, job.unit_heads
+        call["key_tile"] = key_tile
+        call["partial_bytes"] = partial = 4 * rows * (value_size + 2)
+        call["partials"] = memory.at_least("partials", job.records * job.each * partial)
+        call["merges"] = memory.at_least("merges", 8 * job.merges * job.each)
+        floats = rows * (size + value_size + key_tile + 2) + size * own.lanes
+        threads = 1 if job.pairs * (size + value_size) < _FEW_ELEMENTS else self._threads
+        self._run(own.attend, call, UNIT_BYTES + 4 * floats, min(threads, units))
 
     def _run(self, function: int, call: NDArray[np.void], scratch: int, count: int) -> None:
         memory = self._kernel.memory
@@ -188,21 +185,18 @@ class NumbaStep:
             self._tables[key] = Tables.of(self._rows, *key)
         return self._tables[key]
 
-    def _shares_of(self, own: CompiledLayer, part_heads: int, units: int) -> Shares:
-        tokens = max(1, own.rows // part_heads)
-        key = own.kept.group, tokens, units
-        if key not in self._shares:
-            self._shares[key] = shares(
+    def _jobs_of(self, own: CompiledLayer, heads: int) -> tuple[Job, ...]:
+        key = own.kept.group, own.rows, heads, own.kept.vectors[0].heads
+        if key not in self._jobs:
+            self._jobs[key] = jobs(
                 self._rows,
-                own.kept.group,
+                own.kept,
                 self._tables_of(own),
-                own.kept.reach,
-                tokens=tokens,
-                heads=units,
+                heads=heads,
+                most_rows=own.rows,
                 threads=self._threads,
-                align=own.kept.block_size,
             )
-        return self._shares[key]
+        return self._jobs[key]
 
 
 def _readable(tensor: torch.Tensor) -> torch.Tensor:

@@ -41,13 +41,15 @@ def begin_unit(
     call: Record, work: Record, unit: Record, place: int, scratch: int, most: int, size: int
 ) -> None:
     """Lay out a thread's working memory for a unit, and fetch its queries of ``size`` elements."""
-    unit.place = place
-    unit.head, part = place // call.parts, place % call.parts
-    unit.heads = min(call.part_heads, call.shared - part * call.part_heads)
-    unit.first = unit.head * call.shared + part * call.part_heads
-    unit.rows = work.tokens * unit.heads
-    calls = (unit.rows + most - 1) // most
-    unit.chunk = (unit.rows + calls - 1) // calls
+    part = place % call.parts
+    unit.place, unit.head = place, place // call.parts * call.unit_heads
+    unit.kv_heads = min(call.unit_heads, call.kv_heads - unit.head)
+    unit.first = part * call.part_heads
+    unit.heads = min(call.part_heads, call.shared - unit.first)
+    unit.head_rows = work.tokens * unit.heads
+    unit.rows = unit.kv_heads * unit.head_rows
+    calls = (unit.head_rows + most - 1) // most
+    unit.chunk = (unit.head_rows + calls - 1) // calls
     unit.query = scratch + UNIT_BYTES
     unit.sums = unit.query + 4 * unit.rows * size
     unit.scores = unit.sums + 4 * unit.rows * call.value_size
@@ -55,13 +57,26 @@ def begin_unit(
     unit.totals = unit.peaks + 4 * unit.rows
     unit.across = unit.totals + 4 * unit.rows
     for row in range(unit.rows):
-        token, head = work.token + row // unit.heads, unit.first + row % unit.heads
+        token, head = token_of(work, unit, row), query_head(call, unit, row)
         source = call.query + token * call.query_token + head * call.query_head
         target = unit.query + 4 * row * size
         take_row(call.dtype, source, target, size, call.query_factor)
         if call.key_rotation:
             rotate_row(target, size, call.key_rotation)
     clear(call, unit)
+
+
+@njit(error_model="numpy")
+def token_of(work: Record, unit: Record, row: int) -> int:
+    """The token of a row, counted in the pack."""
+    return work.token + row % unit.head_rows // unit.heads
+
+
+@njit(error_model="numpy")
+def query_head(call: Record, unit: Record, row: int) -> int:
+    """The query head of a row."""
+    head = unit.head + row // unit.head_rows
+    return head * call.shared + unit.first + row % unit.heads
 
 
 @njit(error_model="numpy")
@@ -77,23 +92,35 @@ def soften(call: Record, work: Record, unit: Record, lanes: int, tile: int, end:
     """Turn a tile's scores into weights, relative to the highest score so far."""
     scored = (end - tile + lanes - 1) // lanes * lanes
     count = (scored + 15) // 16 * 16
-    for row in range(unit.rows):
-        scores = unit.scores + 4 * row * call.key_tile
-        if call.cap:
-            cap_row(scores, count, call.cap, call.unit)
-        position = work.position + row // unit.heads
-        seen = _floats(scores, count)
-        seen[: max(0, min(count, max(first_seen(call, position), work.begin) - tile))] = _HIDDEN
-        seen[max(0, min(count, min(position + 1, end) - tile)) :] = _HIDDEN
-        old = float_at(unit.peaks + 4 * row)
-        new = peak(scores, count, old)
-        total = float_at(unit.totals + 4 * row)
-        if new > old:
-            factor = power_of_two(old - new)
-            total *= factor
-            scale_row(unit.sums + 4 * row * call.value_size, call.value_size, factor)
-            put_float(unit.peaks + 4 * row, new)
-        put_float(unit.totals + 4 * row, total + exponentials(scores, count, new))
+    for token in range(work.tokens):
+        position = work.position + token
+        first = max(first_seen(call, position), work.begin) - tile
+        last = min(position + 1, end) - tile
+        for head in range(unit.kv_heads):
+            row = head * unit.head_rows + token * unit.heads
+            for turn in range(row, row + unit.heads):
+                soften_row(call, unit, turn, count, first, last)
+
+
+@njit(error_model="numpy")
+def soften_row(call: Record, unit: Record, row: int, count: int, first: int, last: int) -> None:
+    """The same of one row, which sees the tile's keys from ``first`` to before ``last``."""
+    scores = unit.scores + 4 * row * call.key_tile
+    if call.cap:
+        cap_row(scores, count, call.cap, call.unit)
+    if first > 0:
+        _floats(scores, count)[: min(first, count)] = _HIDDEN
+    if last < count:
+        _floats(scores, count)[max(last, 0) :] = _HIDDEN
+    old = float_at(unit.peaks + 4 * row)
+    new = peak(scores, count, old)
+    total = float_at(unit.totals + 4 * row)
+    if new > old:
+        factor = power_of_two(old - new)
+        total *= factor
+        scale_row(unit.sums + 4 * row * call.value_size, call.value_size, factor)
+        put_float(unit.peaks + 4 * row, new)
+    put_float(unit.totals + 4 * row, total + exponentials(scores, count, new))
 
 
 @njit(error_model="numpy")
@@ -103,7 +130,7 @@ def end_unit(call: Record, work: Record, unit: Record) -> None:
         _give(call, work, unit)
         return
     _leave(call, unit, _record(call, work, unit, work.split))
-    counter = call.merges + 8 * (work.merge * call.kv_heads * call.parts + unit.place)
+    counter = call.merges + 8 * (work.merge * call.each + unit.place)
     if fetch_add(counter, 1) + 1 == work.splits:
         fetch_add(counter, -work.splits)
         clear(call, unit)
@@ -120,7 +147,7 @@ def _floats(address: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.floa
 
 @njit(error_model="numpy")
 def _record(call: Record, work: Record, unit: Record, split: int) -> int:
-    number = (work.record + split) * call.kv_heads * call.parts + unit.place
+    number = (work.record + split) * call.each + unit.place
     return call.partials + number * call.partial_bytes
 
 
@@ -156,7 +183,7 @@ def _give(call: Record, work: Record, unit: Record) -> None:
     """Divide by the totals, sinks included, and write the output."""
     item = 4 if call.dtype == 0 else 2
     for row in range(unit.rows):
-        token, head = work.token + row // unit.heads, unit.first + row % unit.heads
+        token, head = token_of(work, unit, row), query_head(call, unit, row)
         sums = unit.sums + 4 * row * call.value_size
         total = float_at(unit.totals + 4 * row)
         if call.sinks:

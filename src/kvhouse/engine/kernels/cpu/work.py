@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvhouse.engine.kernels.cpu.fields import WORK
+from kvhouse.engine.kv import LayerKV
 from kvhouse.engine.packed import PackedRow
-from kvhouse.spec.reach import Reach
 
 #: The fewest keys for which a split of a row's keys is worth merging again.
 _LEAST_KEYS = 256
@@ -50,81 +50,139 @@ class Tables:
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
-    """A step's work on one group.
+class Job:
+    """Work of one kind in a step, for the layers of one group.
 
     Attributes:
-        works: ``WORK`` records.
-        records: Partial results that they leave for each other.
+        works: Its shares, ``WORK``; each is done by ``each`` units.
+        shared: Query heads to a KV head.
+        unit_heads: KV heads that a unit takes together.
+        part_heads: Query heads of a KV head that a unit takes together.
+        parts: Units that a KV head is divided into by query heads.
+        each: Units of a share.
+        rows: Rows of a unit at most: its tokens times its query heads.
+        records: Partial results that split shares leave for each other.
         merges: Counters that they share.
+        pairs: Query heads times the keys that they see, over all tokens.
     """
 
     works: NDArray[np.void]
+    shared: int
+    unit_heads: int
+    part_heads: int
+    parts: int
+    each: int
+    rows: int
     records: int
     merges: int
+    pairs: int
 
 
-def shares(
+def jobs(
     rows: Sequence[PackedRow],
-    group: int,
+    kept: LayerKV,
     tables: Tables,
-    reach: Reach,
     *,
-    tokens: int,
     heads: int,
+    most_rows: int,
     threads: int,
-    align: int,
-) -> Shares:
-    """Cut rows into tiles of at most ``tokens`` tokens, and long tiles by their keys.
+) -> tuple[Job, ...]:
+    """Cut a step into jobs: one for tokens that come alone, one for those that come together.
+
+    A single token takes all KV heads of a block at once, which lie together. Of many tokens a
+    unit takes as many as it has room for, with the keys of one KV head.
 
     Args:
         rows: The step's rows.
-        group: Whose tables and starts are meant.
-        tables: Those tables.
-        reach: What its layers see.
-        tokens: Tokens of a row that are worked on together.
-        heads: Units that each share is divided into by heads.
+        kept: A layer.
+        tables: The tables of its group.
+        heads: Query heads.
+        most_rows: Rows of a unit at most, where one token's query heads are not more.
         threads: Threads that share the work.
-        align: Splits begin at multiples of so many keys.
     """
-    tiles = [
-        (number, token, min(tokens, packed.row.count - token))
-        for number, packed in enumerate(rows)
-        for token in range(0, packed.row.count, tokens)
-    ]
-    spans = []
-    for number, token, count in tiles:
-        position = rows[number].row.first + token
-        spans.append((reach.first(position), position + count))
-    weight = sum(
-        (end - begin) * count for (begin, end), (_, _, count) in zip(spans, tiles, strict=True)
-    )
-    most = max(1, weight * heads // (threads * _SHARES))
-    found: list[tuple[int, ...]] = []
-    records = merges = 0
-    for (number, token, count), (begin, end) in zip(tiles, spans, strict=True):
-        row = rows[number]
-        keys = max(_LEAST_KEYS, -(-most // count))
-        edges = _edges(begin, end, keys, align)
-        splits = len(edges) - 1
-        common = (
-            row.start + token,
-            count,
-            row.row.first + token,
-            int(tables.begins[number]),
-            row.row.starts[group],
-        )
-        found += [
-            (*common, low, high, splits, split, records, merges)
-            for split, (low, high) in enumerate(pairwise(edges))
-        ]
-        if splits > 1:
-            records += splits
-            merges += 1
-    works = np.array(found, WORK)
-    # The longest first, so that no thread begins one when the others are done.
-    order = np.argsort((works["begin"] - works["end"]) * works["tokens"], kind="stable")
-    return Shares(works[order], records, merges)
+    alone = [number for number, packed in enumerate(rows) if packed.row.count == 1]
+    together = [number for number, packed in enumerate(rows) if packed.row.count > 1]
+    kv_heads = kept.vectors[0].heads
+    shared = heads // kv_heads
+    parts = -(-shared // most_rows)
+    part_heads = -(-shared // parts)
+    room = max(1, most_rows // part_heads)
+    found = []
+    for numbers, tokens, unit_heads in ((alone, 1, min(room, kv_heads)), (together, room, 1)):
+        if numbers:
+            groups = -(-kv_heads // unit_heads)
+            cut = _Cut(rows, numbers, kept, tables, tokens)
+            each = groups * parts
+            works, records, merges = cut.shares(each, threads)
+            size = tokens * part_heads * unit_heads
+            found.append(
+                Job(
+                    works,
+                    shared,
+                    -(-kv_heads // groups),
+                    part_heads,
+                    parts,
+                    each,
+                    size,
+                    records,
+                    merges,
+                    cut.pairs * heads,
+                )
+            )
+    return tuple(found)
+
+
+class _Cut:
+    """Rows cut into tiles of at most ``tokens`` tokens, and the keys that each tile sees."""
+
+    def __init__(
+        self,
+        rows: Sequence[PackedRow],
+        numbers: Sequence[int],
+        kept: LayerKV,
+        tables: Tables,
+        tokens: int,
+    ) -> None:
+        self._rows, self._kept, self._tables = rows, kept, tables
+        self._tiles = []
+        for number in numbers:
+            row = rows[number].row
+            for token in range(0, row.count, tokens):
+                count, position = min(tokens, row.count - token), row.first + token
+                self._tiles.append(
+                    (number, token, count, kept.reach.first(position), position + count)
+                )
+        #: Tokens times the keys that they see.
+        self.pairs = sum((end - begin) * count for _, _, count, begin, end in self._tiles)
+
+    def shares(self, each: int, threads: int) -> tuple[NDArray[np.void], int, int]:
+        """``WORK`` records, how many partial results they leave, and how many counters."""
+        most = max(1, self.pairs * each // (threads * _SHARES))
+        found: list[tuple[int, ...]] = []
+        records = merges = 0
+        for number, token, count, begin, end in self._tiles:
+            packed = self._rows[number]
+            keys = max(_LEAST_KEYS, -(-most // count))
+            edges = _edges(begin, end, keys, self._kept.block_size)
+            splits = len(edges) - 1
+            common = (
+                packed.start + token,
+                count,
+                packed.row.first + token,
+                int(self._tables.begins[number]),
+                packed.row.starts[self._kept.group],
+            )
+            found += [
+                (*common, low, high, splits, split, records, merges)
+                for split, (low, high) in enumerate(pairwise(edges))
+            ]
+            if splits > 1:
+                records += splits
+                merges += 1
+        works = np.array(found, WORK)
+        # The longest first, so that no thread begins one when the others are done.
+        order = np.argsort((works["begin"] - works["end"]) * works["tokens"], kind="stable")
+        return works[order], records, merges
 
 
 def _edges(begin: int, end: int, keys: int, align: int) -> list[int]:
