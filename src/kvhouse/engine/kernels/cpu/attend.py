@@ -15,7 +15,7 @@ from __future__ import annotations
 from numba import carray, njit
 
 from kvhouse.engine.kernels.cpu.fields import UNIT, WORK
-from kvhouse.engine.kernels.cpu.helpers import Record, block_at, vector_bytes
+from kvhouse.engine.kernels.cpu.helpers import Record, place, vector_bytes
 from kvhouse.engine.kernels.cpu.intrinsics import (
     fetch_add,
     memory,
@@ -25,7 +25,10 @@ from kvhouse.engine.kernels.cpu.intrinsics import (
     widen_across,
 )
 from kvhouse.engine.kernels.cpu.softmax import begin_unit, end_unit, soften
-from kvhouse.engine.kernels.cpu.vectors_ir import ITEM_BYTES
+from kvhouse.engine.kernels.cpu.vectors_ir import FP16, ITEM_BYTES
+
+#: How many steps of ``lanes`` keys before it is read memory is asked for.
+_AHEAD = 2
 
 
 @njit(error_model="numpy", inline="always")
@@ -79,19 +82,28 @@ def _score_tile(
     end: int,
 ) -> None:
     """Scores of all rows with the keys of a tile."""
+    item, stride = ITEM_BYTES[fmt], vector_bytes(fmt, call.value_size)
     size, out_stride = 4 * call.key_size, 4 * call.key_tile
-    entry, offset = tile // call.block_size, tile % call.block_size
+    aligned = tile + (end - tile + lanes - 1) // lanes * lanes
     for first in range(tile, end, lanes):
-        start = block_at(call, work, entry) * call.block_bytes
-        if offset == 0 or first == tile:
-            _fetch(call, work, unit, entry, first)
+        block, offset = place(call, work, first)
+        later = first + _AHEAD * lanes
+        if later < aligned:
+            next_block, next_offset = place(call, work, later)
+            ahead, step = call.keys + next_block + next_offset * item, call.key_head
+            scales_ahead, scale_step = call.key_scales + next_block, call.key_scale_head
+        else:
+            next_block, next_offset = place(call, work, min(tile + later - aligned, first))
+            ahead, step = call.values + next_block + next_offset * stride, call.value_head
+            scales_ahead, scale_step = call.value_scales + next_block, call.value_scale_head
         out = unit.scores + 4 * (first - tile)
-        for head in range(unit.kv_heads):
-            number = unit.head + head
-            keys = call.keys + start + number * call.key_head + offset * ITEM_BYTES[fmt]
-            scales = call.key_scales + start + number * call.key_scale_head + 2 * offset
+        for turn in range(unit.kv_heads):
+            head = unit.head + turn
+            scales = call.key_scales + block + head * call.key_scale_head + 2 * offset
+            if fmt > FP16:
+                prefetch(scales_ahead + head * scale_step)
             for begin in range(0, unit.head_rows, unit.chunk):
-                row = head * unit.head_rows + begin
+                row = turn * unit.head_rows + begin
                 score(
                     fmt,
                     lanes,
@@ -99,16 +111,14 @@ def _score_tile(
                     min(unit.chunk, unit.head_rows - begin),
                     unit.query + row * size,
                     size,
-                    keys,
-                    call.block_size * ITEM_BYTES[fmt],
+                    call.keys + block + head * call.key_head + offset * item,
+                    call.block_size * item,
                     call.key_size,
                     scales,
                     out + row * out_stride,
                     out_stride,
+                    ahead + head * step,
                 )
-        offset += lanes
-        if offset == call.block_size:
-            entry, offset = entry + 1, 0
 
 
 @njit(error_model="numpy", inline="always")
@@ -125,8 +135,7 @@ def _score_latent_tile(
     """The same of latents, which first are widened and turned once for all rows."""
     size, out_stride = 4 * (call.value_size + call.key_size), 4 * call.key_tile
     for first in range(tile, end, lanes):
-        entry, offset = first // call.block_size, first % call.block_size
-        start = block_at(call, work, entry) * call.block_bytes
+        start, offset = place(call, work, first)
         turned = unit.across
         for base, scales, elements in (
             (call.values, call.value_scales, call.value_size),
@@ -144,7 +153,6 @@ def _score_latent_tile(
                 turned,
             )
             turned += 4 * lanes * elements
-        _fetch(call, work, unit, entry, first)
         out = unit.scores + 4 * (first - tile)
         for row in range(0, unit.rows, unit.chunk):
             score(
@@ -160,25 +168,8 @@ def _score_latent_tile(
                 unit.across,
                 out + row * out_stride,
                 out_stride,
+                unit.across,
             )
-
-
-@njit(error_model="numpy")
-def _fetch(call: Record, work: Record, unit: Record, entry: int, first: int) -> None:
-    """Ask for the values of a block that is being scored, and the keys a tile further on."""
-    start = block_at(call, work, entry) * call.block_bytes
-    _fetch_heads(unit, call.values + start, call.value_head)
-    _fetch_heads(unit, call.value_scales + start, call.value_scale_head)
-    ahead = first + call.key_tile
-    if ahead < work.end:
-        start = block_at(call, work, ahead // call.block_size) * call.block_bytes
-        _fetch_heads(unit, call.keys + start, call.key_head)
-        _fetch_heads(unit, call.key_scales + start, call.key_scale_head)
-
-
-@njit(error_model="numpy")
-def _fetch_heads(unit: Record, start: int, head_bytes: int) -> None:
-    prefetch(start + unit.head * head_bytes, unit.kv_heads * head_bytes)
 
 
 @njit(error_model="numpy", inline="always")
@@ -195,16 +186,28 @@ def _weigh_tile(
 ) -> None:
     """Add up a tile's values, weighted. What lies outside a unit's keys is never added."""
     stride, size = vector_bytes(fmt, call.value_size), 4 * call.value_size
-    entry, offset = tile // call.block_size, tile % call.block_size
+    aligned = tile + (end - tile + lanes - 1) // lanes * lanes
     for first in range(tile, end, lanes):
-        start = block_at(call, work, entry) * call.block_bytes
+        block, offset = place(call, work, first)
+        later = first + _AHEAD * lanes
+        ahead, step = call.values + block, call.value_head
+        scales_ahead, scale_step = call.value_scales + block, call.value_scale_head
+        if later < aligned:
+            next_block, next_offset = place(call, work, later)
+            ahead = call.values + next_block + next_offset * stride
+            scales_ahead = call.value_scales + next_block
+        elif later - aligned + tile + call.key_tile < work.end:
+            next_block, next_offset = place(call, work, later - aligned + tile + call.key_tile)
+            ahead, step = call.keys + next_block + next_offset * ITEM_BYTES[fmt], call.key_head
+            scales_ahead, scale_step = call.key_scales + next_block, call.key_scale_head
         weights = unit.scores + 4 * (first - tile)
-        for head in range(unit.kv_heads):
-            number = unit.head + head
-            values = call.values + start + number * call.value_head + offset * stride
-            scales = call.value_scales + start + number * call.value_scale_head + 2 * offset
+        for turn in range(unit.kv_heads):
+            head = unit.head + turn
+            scales = call.value_scales + block + head * call.value_scale_head + 2 * offset
+            if fmt > FP16:
+                prefetch(scales_ahead + head * scale_step)
             for begin in range(0, unit.head_rows, unit.chunk):
-                row = head * unit.head_rows + begin
+                row = turn * unit.head_rows + begin
                 weigh(
                     fmt,
                     lanes,
@@ -213,7 +216,7 @@ def _weigh_tile(
                     min(unit.chunk, unit.head_rows - begin),
                     weights + row * 4 * call.key_tile,
                     4 * call.key_tile,
-                    values,
+                    call.values + block + head * call.value_head + offset * stride,
                     stride,
                     call.value_size,
                     scales,
@@ -222,7 +225,5 @@ def _weigh_tile(
                     size,
                     max(work.begin - first, 0),
                     min(work.end - first, lanes),
+                    ahead + head * step,
                 )
-        offset += lanes
-        if offset == call.block_size:
-            entry, offset = entry + 1, 0

@@ -91,6 +91,6 @@ def _call_type() -> types.Type:
     sources = blake2b(digest_size=8)
     for path in sorted(Path(__file__).parent.glob("*.py")):
         sources.update(path.read_bytes())
-    fields: list[Any] = [(name, kind) for name, (kind, *_) in (CALL.fields or {}).items()]
+    fields: list[Any] = [(name, kind) for name, (kind, *_) in CALL.fields.items()]
     stamp = (f"sources_{sources.hexdigest()}", np.int64)
     return from_dtype(np.dtype([*fields, stamp], align=True))

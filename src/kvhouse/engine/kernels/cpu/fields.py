@@ -5,6 +5,8 @@ Addresses and strides are in bytes.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 #: Values of ``reach`` in a ``CALL``.
@@ -73,11 +75,14 @@ _FACTORS = (
 )
 
 #: One call of a kernel for one layer.
-CALL = np.dtype(
+CALL: Any = np.dtype(
     [(name, np.int64) for name in _LAYER + _STEP + _ATTENTION + _INPUTS]
     + [(name, np.float32) for name in _FACTORS],
     align=True,
 )
+
+#: The same as Python fills it: numpy takes longer for a record than some calls do for their work.
+Call: Any = np.ctypeslib.as_ctypes_type(CALL)
 
 #: A share of a call's work: some tokens of a request, and keys that they may see.
 WORK = np.dtype(

@@ -18,9 +18,11 @@ Record = Any
 
 
 @njit(error_model="numpy")
-def block_at(call: Record, work: Record, entry: int) -> int:
-    """Number of a block of a share's request, by its index in the request."""
-    return whole_at(call.tables + 8 * (work.table + entry - work.table_start))
+def place(call: Record, work: Record, position: int) -> tuple[int, int]:
+    """Where a position of a share's request lies: bytes before its block, and offset in it."""
+    entry, offset = position // call.block_size, position % call.block_size
+    block = whole_at(call.tables + 8 * (work.table + entry - work.table_start))
+    return block * call.block_bytes, offset
 
 
 @njit(error_model="numpy")

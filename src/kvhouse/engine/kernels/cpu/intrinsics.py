@@ -14,7 +14,17 @@ from numba import types
 from numba.extending import intrinsic
 
 from kvhouse.engine.kernels.cpu import products_ir, rows_ir
-from kvhouse.engine.kernels.cpu.vectors_ir import BYTES, F32, I32, I64, exp2, load, splat, store
+from kvhouse.engine.kernels.cpu.vectors_ir import (
+    BYTES,
+    F32,
+    I32,
+    I64,
+    ask,
+    exp2,
+    load,
+    splat,
+    store,
+)
 
 #: What an intrinsic gives Numba: its signature, and what emits its code.
 Intrinsic = tuple[Any, Callable[..., ir.Value | None]]
@@ -112,9 +122,9 @@ def power_of_two(context: Any, exponent: Any) -> Intrinsic:
 
 
 @intrinsic
-def prefetch(context: Any, address: Any, count: Any) -> Intrinsic:
-    """See ``rows_ir.prefetch``."""
-    return _intrinsic(types.void, "pn", rows_ir.prefetch)
+def prefetch(context: Any, address: Any) -> Intrinsic:
+    """Ask for the cache line of an address."""
+    return _intrinsic(types.void, "p", lambda b, pointer: ask(b, pointer, 1))
 
 
 @intrinsic
@@ -178,6 +188,7 @@ def score(
     scales: Any,
     out: Any,
     out_stride: Any,
+    ahead: Any,
 ) -> Intrinsic:
     """See ``products_ir.score_function``; of 1 to ``most`` rows."""
     constants = fmt.literal_value, lanes.literal_value
@@ -189,7 +200,7 @@ def score(
         ]
         _call_one_of(b, functions, values[0], values[1:])
 
-    return _intrinsic(types.void, "npnpnnppn", emit, fmt, lanes, most)
+    return _intrinsic(types.void, "npnpnnppnp", emit, fmt, lanes, most)
 
 
 @intrinsic(prefer_literal=True)
@@ -211,6 +222,7 @@ def weigh(
     out_stride: Any,
     first: Any,
     end: Any,
+    ahead: Any,
 ) -> Intrinsic:
     """See ``products_ir.weigh_function``; of 1 to ``most`` rows."""
     constants = fmt.literal_value, lanes.literal_value, width.literal_value
@@ -222,7 +234,7 @@ def weigh(
         ]
         _call_one_of(b, functions, values[0], values[1:])
 
-    return _intrinsic(types.void, "npnpnnpnpnnn", emit, fmt, lanes, width, most)
+    return _intrinsic(types.void, "npnpnnpnpnnnp", emit, fmt, lanes, width, most)
 
 
 @intrinsic(prefer_literal=True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 from math import log
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from kvhouse.engine.kernels.cpu import threads
+from kvhouse.engine.kernels.cpu.fields import Call
 from kvhouse.engine.kernels.cpu.layer import CompiledLayer
 from kvhouse.engine.kernels.cpu.softmax import UNIT_BYTES
 from kvhouse.engine.kernels.cpu.work import Job, Tables, jobs
@@ -19,7 +22,7 @@ from kvhouse.engine.packed import PackedStep
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 #: Keys of a tile while units have few rows, and otherwise.
-_KEY_TILE, _SMALL_KEY_TILE, _FEW_ROWS = 128, 64, 8
+_KEY_TILE, _SMALL_KEY_TILE, _FEW_ROWS = 128, 64, 16
 
 #: Below so many elements read or written one thread is done sooner than others are woken.
 _FEW_ELEMENTS = 100_000
@@ -53,15 +56,25 @@ class _Memory:
     """Memory that outlives a step, so that it is not asked for in each."""
 
     def __init__(self) -> None:
-        self.counters = np.zeros(16, np.int64)
         self._buffers: dict[str, NDArray[np.int64]] = {}
+        self._found: dict[str, tuple[int, int]] = {}
+        # A cache line for each, since all threads write to the first.
+        self._counters = (ctypes.c_int64 * 16)()
+        self._at = ctypes.addressof(self._counters), ctypes.addressof(self._counters) + 64
+
+    def reset_counters(self) -> tuple[int, int]:
+        """Addresses of a call's two counters, which are 0."""
+        self._counters[0] = self._counters[8] = 0
+        return self._at
 
     def at_least(self, name: str, size: int) -> int:
         """Address of ``size`` bytes, on a border of 64; zeros at first."""
-        held = self._buffers.get(name)
-        if held is None or held.nbytes < size + 64:
-            self._buffers[name] = held = np.zeros(size // 8 + 9, np.int64)
-        return -(-held.ctypes.data // 64) * 64
+        held, address = self._found.get(name, (0, 0))
+        if held < size or not address:
+            self._buffers[name] = np.zeros(size // 8 + 9, np.int64)
+            address = -(-self._buffers[name].ctypes.data // 64) * 64
+            self._found[name] = size, address
+        return address
 
 
 class NumbaStep:
@@ -105,21 +118,19 @@ class NumbaStep:
 
     def _write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
         own = self._kernel.layers[layer]
-        key, value = _readable(key), _readable(value.to(key.dtype))
-        call = own.call.copy()
-        tables = self._tables_of(own)
-        units = -(-self._tokens // WRITE_TOKENS)
-        call["tokens"], call["units"] = self._tokens, units
-        call["places"] = tables.places.ctypes.data
-        call["dtype"] = _DTYPES[key.dtype]
-        for name, tensor in (("key", key), ("value", value)):
-            item = tensor.element_size()
-            call[f"{name}_in"] = tensor.data_ptr()
-            call[f"{name}_in_token"] = tensor.stride(0) * item
-            call[f"{name}_in_head"] = tensor.stride(1) * item
-        scratch = 8 * int(max(call["key_size"][0], call["value_size"][0]))
-        few = key.numel() + value.numel() < _FEW_ELEMENTS
-        self._run(own.write, call, scratch, 1 if few else min(self._threads, units))
+        if value.dtype != key.dtype:
+            value = value.to(key.dtype)
+        key, value = _readable(key), _readable(value)
+        call = Call.from_buffer_copy(own.call)
+        item = key.element_size()
+        call.tokens, call.units = self._tokens, -(-self._tokens // WRITE_TOKENS)
+        call.places = self._tables_of(own).addresses[1]
+        call.dtype = _DTYPES[key.dtype]
+        call.key_in, call.value_in = key.data_ptr(), value.data_ptr()
+        call.key_in_token, call.key_in_head = key.stride(0) * item, key.stride(1) * item
+        call.value_in_token, call.value_in_head = value.stride(0) * item, value.stride(1) * item
+        elements = key.numel() + value.numel()
+        self._run(own.write, call, 8 * max(call.key_size, call.value_size), elements)
 
     def _attend(
         self,
@@ -132,52 +143,44 @@ class NumbaStep:
         own = self._kernel.layers[layer]
         dtype = query.dtype
         query = _readable(query)
-        call = own.call.copy()
-        item, value_size = query.element_size(), int(call["value_size"][0])
-        out = query.new_empty(*query.shape[:2], value_size)
-        call["tables"] = self._tables_of(own).blocks.ctypes.data
-        call["dtype"] = _DTYPES[query.dtype]
-        call["query"] = query.data_ptr()
-        call["query_token"], call["query_head"] = query.stride(0) * item, query.stride(1) * item
-        call["query_heads"], call["out"] = query.shape[1], out.data_ptr()
-        call["query_factor"] = scale if softcap else scale / log(2)
+        tokens, heads, size = query.shape
+        call = Call.from_buffer_copy(own.call)
+        item = query.element_size()
+        out = query.new_empty(tokens, heads, call.value_size)
+        call.tables = self._tables_of(own).addresses[0]
+        call.dtype = _DTYPES[query.dtype]
+        call.query, call.out, call.query_heads = query.data_ptr(), out.data_ptr(), heads
+        call.query_token, call.query_head = query.stride(0) * item, query.stride(1) * item
+        call.query_factor = scale if softcap else scale / log(2)
         if softcap:
-            call["cap"], call["unit"] = softcap, 1 / log(2)
+            call.cap, call.unit = softcap, 1 / log(2)
         if sinks is not None:
             sinks = sinks.detach().float().contiguous()
-            call["sinks"] = sinks.data_ptr()
-        for job in self._jobs_of(own, query.shape[1]):
-            self._do(own, call, job, query.shape[2], value_size)
-        return out.to(dtype)
+            call.sinks = sinks.data_ptr()
+        for job in self._jobs_of(own, heads):
+            self._do(own, call, job, size)
+        return out if out.dtype == dtype else out.to(dtype)
 
-    def _do(
-        self, own: CompiledLayer, call: NDArray[np.void], job: Job, size: int, value_size: int
-    ) -> None:
-        rows, memory = job.rows, self._kernel.memory
-        key_tile = _KEY_TILE if rows <= _FEW_ROWS else _SMALL_KEY_TILE
-        units = len(job.works) * job.each
-        call["units"], call["each"], call["works"] = units, job.each, job.works.ctypes.data
-        call["shared"], call["parts"] = job.shared, job.parts
-        call["part_heads"], call["unit_heads"] = job.part_heads, job.unit_heads
-        call["key_tile"] = key_tile
-        call["partial_bytes"] = partial = 4 * rows * (value_size + 2)
-        call["partials"] = memory.at_least("partials", job.records * job.each * partial)
-        call["merges"] = memory.at_least("merges", 8 * job.merges * job.each)
+    def _do(self, own: CompiledLayer, call: Any, job: Job, size: int) -> None:  # noqa: ANN401
+        rows, memory, value_size = job.rows, self._kernel.memory, call.value_size
+        call.units, call.each, call.works = len(job.works) * job.each, job.each, job.address
+        call.shared, call.parts = job.shared, job.parts
+        call.part_heads, call.unit_heads = job.part_heads, job.unit_heads
+        call.key_tile = key_tile = _KEY_TILE if rows <= _FEW_ROWS else _SMALL_KEY_TILE
+        if job.merges:
+            call.partial_bytes = partial = 4 * rows * (value_size + 2)
+            call.partials = memory.at_least("partials", job.records * job.each * partial)
+            call.merges = memory.at_least("merges", 8 * job.merges * job.each)
         floats = rows * (size + value_size + key_tile + 2) + size * own.lanes
-        threads = 1 if job.pairs * (size + value_size) < _FEW_ELEMENTS else self._threads
-        self._run(own.attend, call, UNIT_BYTES + 4 * floats, min(threads, units))
+        self._run(own.attend, call, UNIT_BYTES + 4 * floats, job.pairs * (size + value_size))
 
-    def _run(self, function: int, call: NDArray[np.void], scratch: int, count: int) -> None:
+    def _run(self, function: int, call: Any, scratch: int, elements: int) -> None:  # noqa: ANN401
+        count = 1 if elements < _FEW_ELEMENTS else min(self._threads, call.units)
         memory = self._kernel.memory
-        scratch = -(-scratch // 64) * 64
-        memory.counters[:] = 0
-        call["next"] = memory.counters.ctypes.data
-        call["workers"] = memory.counters.ctypes.data + 64
-        call["scratch"], call["scratch_bytes"] = (
-            memory.at_least("scratch", scratch * count),
-            scratch,
-        )
-        threads.run(function, call.ctypes.data, count)
+        call.scratch_bytes = scratch = -(-scratch // 64) * 64
+        call.scratch = memory.at_least("scratch", scratch * count)
+        call.next, call.workers = memory.reset_counters()
+        threads.run(function, ctypes.addressof(call), count)
 
     def _tables_of(self, own: CompiledLayer) -> Tables:
         key = own.kept.group, own.kept.block_size

@@ -6,14 +6,13 @@ import platform
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import gcd
+from typing import Any
 
 import llvmlite.binding
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from kvhouse.engine.kernels.cpu import compiled
-from kvhouse.engine.kernels.cpu.fields import CALL, REACHES
+from kvhouse.engine.kernels.cpu.fields import REACHES, Call
 from kvhouse.engine.kv import LayerKV
 from kvhouse.engine.rotation import rotation_size
 from kvhouse.engine.vectors import Vectors
@@ -37,7 +36,7 @@ class CompiledLayer:
     """
 
     kept: LayerKV
-    call: NDArray[np.void]
+    call: Any
     write: int
     attend: int
     lanes: int
@@ -59,11 +58,6 @@ class CompiledLayer:
             _LATENT_ROWS if latent else _ROWS,
         )
 
-    @property
-    def score_size(self) -> int:
-        """Elements of a query."""
-        return sum({id(v): v.size for v in self.kept.vectors}.values())
-
 
 def cannot(layers: Iterable[LayerKV]) -> str | None:
     """Why these layers need the reference kernel; None where they do not."""
@@ -83,21 +77,27 @@ def cannot(layers: Iterable[LayerKV]) -> str | None:
     return None
 
 
-def _call(kept: LayerKV, keys: Vectors, values: Vectors) -> NDArray[np.void]:
-    call = np.zeros(1, CALL)
-    call["block_size"] = kept.block_size
-    call["block_bytes"] = keys.data.stride(0) * keys.data.element_size()
-    call["kv_heads"] = keys.heads
-    call["reach"], call["reach_tokens"] = REACHES[kept.reach.kind], kept.reach.tokens
+def _call(kept: LayerKV, keys: Vectors, values: Vectors) -> Any:  # noqa: ANN401 - a ``Call``
+    call = Call()
+    call.block_size = kept.block_size
+    call.block_bytes = keys.data.stride(0) * keys.data.element_size()
+    call.kv_heads = keys.heads
+    call.reach, call.reach_tokens = REACHES[kept.reach.kind], kept.reach.tokens
     for name, vectors in (("key", keys), ("value", values)):
-        call[f"{name}_size"] = vectors.size
-        call[f"{name}s"], call[f"{name}_head"] = _lie(vectors.data)
-        if vectors.scales is not None:
-            call[f"{name}_scales"], call[f"{name}_scale_head"] = _lie(vectors.scales)
-        call[f"{name}_rotation"] = rotation_size(vectors.size) if vectors.rotated else 0
+        lies = _lie(name, vectors.data) | _lie(f"{name}_scale", vectors.scales)
+        side = rotation_size(vectors.size) if vectors.rotated else 0
+        for field, number in (
+            lies | {f"{name}_size": vectors.size, f"{name}_rotation": side}
+        ).items():
+            setattr(call, field, number)
     return call
 
 
-def _lie(tensor: torch.Tensor) -> tuple[int, int]:
+def _lie(name: str, tensor: torch.Tensor | None) -> dict[str, int]:
     """Where a kind of vectors begins, and the bytes from one head to the next."""
-    return tensor.data_ptr(), tensor.stride(2) * tensor.element_size()
+    if tensor is None:
+        return {}
+    return {
+        f"{name}s": tensor.data_ptr(),
+        f"{name}_head": tensor.stride(2) * tensor.element_size(),
+    }

@@ -21,6 +21,7 @@ from kvhouse.engine.kernels.cpu.vectors_ir import (
     I64,
     INT4,
     ITEM_BYTES,
+    ask,
     at,
     load,
     multiply_add,
@@ -40,22 +41,23 @@ _SUMS = 8
 
 
 def score_function(module: ir.Module, fmt: int, lanes: int, rows: int) -> ir.Function:
-    """``void(q, q_stride, k, k_stride, size, scales, out, out_stride)``.
+    """``void(q, q_stride, k, k_stride, size, scales, out, out_stride, ahead)``.
 
     The scores of ``lanes`` tokens. ``q`` is float32 ``[rows, size]``, ``out`` float32
     ``[rows, lanes]``; ``k`` has ``size`` elements (of int4 half of it) of each token,
     ``k_stride`` bytes after another; ``scales`` are as far apart in elements. Strides are in
-    bytes.
+    bytes. As much as is read from ``k`` is asked for from ``ahead`` on, a little at a time, since
+    what waits for memory holds up what does not.
     """
-    kinds = [BYTES, I64, BYTES, I64, I64, BYTES, BYTES, I64]
+    kinds = [BYTES, I64, BYTES, I64, I64, BYTES, BYTES, I64, BYTES]
     name = f"kvhouse_score_{fmt}_{lanes}_{rows}"
     function, b = _begin(module, name, kinds)
-    q, q_stride, k, k_stride, size, scales, out, out_stride = function.args
+    q, q_stride, k, k_stride, size, scales, out, out_stride, ahead = function.args
     queries = _each(b, q, q_stride, rows)
     if fmt == INT4:
-        totals = _score_groups(b, queries, (k, k_stride, scales), size, lanes)
+        totals = _score_groups(b, queries, (k, k_stride, scales, ahead), size, lanes)
     else:
-        totals = _score_elements(b, fmt, queries, (k, k_stride), size, lanes)
+        totals = _score_elements(b, fmt, queries, (k, k_stride, ahead), size, lanes)
         if fmt > FP16:
             scale = widen_scales(b, fmt, scales, lanes)
             totals = [b.fmul(total, scale) for total in totals]
@@ -66,18 +68,20 @@ def score_function(module: ir.Module, fmt: int, lanes: int, rows: int) -> ir.Fun
 
 
 def weigh_function(module: ir.Module, fmt: int, lanes: int, width: int, rows: int) -> ir.Function:
-    """``void(p, p_stride, v, v_stride, size, scales, scale_stride, out, out_stride, first, end)``.
+    """``void(p, p_stride, v, v_stride, size, scales, scale_stride, out, out_stride, ...)``.
 
-    Adds to ``out``, float32 ``[rows, size]``, the values of tokens ``first`` to ``end`` of
-    ``lanes``, weighted by ``p``, float32 ``[rows, lanes]``. ``v`` has each token's elements
-    ``v_stride`` bytes after another's. Strides are in bytes, and ``size`` is a multiple of
-    ``width``.
+    The last are ``first``, ``end`` and ``ahead``. Adds to ``out``, float32 ``[rows, size]``, the
+    values of tokens ``first`` to ``end`` of ``lanes``, weighted by ``p``, float32
+    ``[rows, lanes]``. ``v`` has each token's elements ``v_stride`` bytes after another's. Strides
+    are in bytes, and ``size`` is a multiple of ``width``. As much as is read from ``v`` is asked
+    for from ``ahead`` on.
     """
-    kinds = [BYTES, I64, BYTES, I64, I64, BYTES, I64, BYTES, I64, I64, I64]
+    kinds = [BYTES, I64, BYTES, I64, I64, BYTES, I64, BYTES, I64, I64, I64, BYTES]
     name = f"kvhouse_weigh_{fmt}_{lanes}_{width}_{rows}"
     function, b = _begin(module, name, kinds)
     p, p_stride, v, v_stride, size, scales, scale_stride = function.args[:7]
-    out, out_stride, first, end = function.args[7:]
+    out, out_stride, first, end, ahead = function.args[7:]
+    chunk_bytes = GROUP_BYTES if fmt == INT4 else width * ITEM_BYTES[fmt]
     weights = _each(b, p, p_stride, rows)
     sums = _each(b, out, out_stride, rows)
     scaled = []
@@ -95,6 +99,7 @@ def weigh_function(module: ir.Module, fmt: int, lanes: int, width: int, rows: in
             start = b.mul(group, ir.Constant(I64, GROUP_BYTES))
         else:
             start = b.mul(element, ir.Constant(I64, ITEM_BYTES[fmt]))
+        ask(b, at(b, ahead, b.mul(start, ir.Constant(I64, lanes))), chunk_bytes * lanes)
         used = [b.bitcast(s, BYTES) for s in scaled] or weights
         mine = [at(b, s, b.mul(element, ir.Constant(I64, 4))) for s in sums]
         _weigh_chunk(b, fmt, used, (at(b, v, start), v_stride), mine, width, (first, end))
@@ -134,7 +139,7 @@ def _score_elements(
     b: ir.IRBuilder,
     fmt: int,
     queries: Sequence[ir.Value],
-    keys: tuple[ir.Value, ir.Value],
+    keys: tuple[ir.Value, ir.Value, ir.Value],
     size: ir.Value,
     lanes: int,
 ) -> list[ir.Value]:
@@ -144,6 +149,7 @@ def _score_elements(
     sums = _zeros(b, apart * rows, lanes)
     step = ir.Constant(I64, apart)
     with cgutils.for_range_slice(b, ir.Constant(I64, 0), size, step, intp=I64) as (first, _):
+        ask(b, at(b, keys[2], b.mul(first, keys[1])), apart * lanes * ITEM_BYTES[fmt])
         for turn in range(apart):
             element = b.add(first, ir.Constant(I64, turn))
             key = widen(b, fmt, at(b, keys[0], b.mul(element, keys[1])), lanes)
@@ -164,13 +170,13 @@ def _total(b: ir.IRBuilder, sums: Sequence[ir.Value], lanes: int) -> ir.Value:
 def _score_groups(
     b: ir.IRBuilder,
     queries: Sequence[ir.Value],
-    keys: tuple[ir.Value, ir.Value, ir.Value],
+    keys: tuple[ir.Value, ir.Value, ir.Value, ir.Value],
     size: ir.Value,
     lanes: int,
 ) -> list[ir.Value]:
     """The same of int4: a sum for each row and group, and its scale times that to the total."""
     rows = len(queries)
-    k, k_stride, scales = keys
+    k, k_stride, scales, ahead = keys
     totals = _zeros(b, rows, lanes)
     sums = [cgutils.alloca_once(b, vector(F32, lanes)) for _ in range(2 * rows)]
     step = ir.Constant(I64, GROUP)
@@ -178,6 +184,7 @@ def _score_groups(
         for variable in sums:
             b.store(same(F32, 0.0, lanes), variable)
         start = b.udiv(first, ir.Constant(I64, 2))
+        ask(b, at(b, ahead, b.mul(start, k_stride)), GROUP_BYTES * lanes)
         with cgutils.for_range(b, ir.Constant(I64, GROUP_BYTES), intp=I64) as loop:
             place = b.mul(b.add(start, loop.index), k_stride)
             element = b.add(first, loop.index)

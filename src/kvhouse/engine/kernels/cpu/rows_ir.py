@@ -12,7 +12,6 @@ from llvmlite import ir
 from numba.core import cgutils
 
 from kvhouse.engine.kernels.cpu.vectors_ir import (
-    BYTES,
     F32,
     I32,
     I64,
@@ -102,16 +101,6 @@ def exponentials(b: ir.IRBuilder, row: ir.Value, count: ir.Value, offset: ir.Val
         store(b, power, pointer(row, 4), 4)
         b.store(b.fadd(b.load(total, typ=vector(F32, LANES)), power), total)
     return _fold(b, b.load(total, typ=vector(F32, LANES)), lambda b, x, y: b.fadd(x, y))
-
-
-def prefetch(b: ir.IRBuilder, start: ir.Value, count: ir.Value) -> None:
-    """Ask for ``count`` bytes that will be read soon."""
-    kind = ir.FunctionType(ir.VoidType(), [BYTES, I32, I32, I32])
-    function = cgutils.get_or_insert_function(b.module, kind, "llvm.prefetch.p0")
-    hints = [ir.Constant(I32, hint) for hint in (0, 3, 1)]
-    step = ir.Constant(I64, 64)
-    with cgutils.for_range_slice(b, ir.Constant(I64, 0), count, step, intp=I64) as (offset, _):
-        b.call(function, [at(b, start, offset), *hints])
 
 
 def _larger(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:

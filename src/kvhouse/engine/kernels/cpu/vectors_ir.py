@@ -16,6 +16,9 @@ F32, F16 = ir.FloatType(), ir.HalfType()
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 BYTES = ir.PointerType(I8)
 
+#: Bytes of a cache line.
+LINE = 64
+
 #: Numbers of the KV formats, and of the dtypes that queries, keys and values come in.
 FORMAT_NUMBERS = {"fp32": 0, "bf16": 1, "fp16": 2, "fp8": 3, "int8": 4, "int4": 5}
 FP32, BF16, FP16, FP8, INT8, INT4 = range(6)
@@ -24,8 +27,8 @@ FP32, BF16, FP16, FP8, INT8, INT4 = range(6)
 ITEM_BYTES = (4, 2, 2, 1, 1, 1)
 
 #: What a scale is multiplied by to suit what ``widen`` gives: fp8 is widened as a float16, whose
-#: exponent is biased by 8 more; int4 in eighths of a step.
-_SCALE_FACTORS = {FP8: 256.0, INT8: 1.0, INT4: 0.125}
+#: exponent is biased by 8 more; int4 in sixteenths of a step.
+_SCALE_FACTORS = {FP8: 256.0, INT8: 1.0, INT4: 0.0625}
 
 #: 1.5 * 2**23: adding it leaves a float's nearest integer in its last bits.
 _ROUNDER = 12582912.0
@@ -64,6 +67,16 @@ def store(b: ir.IRBuilder, value: ir.Value, pointer: ir.Value, align: int) -> No
     b.store(value, b.bitcast(pointer, ir.PointerType(value.type)), align=align)
 
 
+def ask(b: ir.IRBuilder, pointer: ir.Value, count: int) -> None:
+    """Ask for ``count`` bytes that will be read soon, line by line."""
+    kind = ir.FunctionType(ir.VoidType(), [BYTES, I32, I32, I32])
+    function = cgutils.get_or_insert_function(b.module, kind, "llvm.prefetch.p0")
+    # To be read, to be kept close, data.
+    hints = [ir.Constant(I32, hint) for hint in (0, 3, 1)]
+    for offset in range(0, count, LINE):
+        b.call(function, [at(b, pointer, ir.Constant(I64, offset)), *hints])
+
+
 def call(b: ir.IRBuilder, name: str, *arguments: ir.Value) -> ir.Value:
     """One of LLVM's own functions on vectors of one type."""
     kind = arguments[0].type
@@ -97,14 +110,14 @@ def widen(b: ir.IRBuilder, fmt: int, pointer: ir.Value, lanes: int) -> ir.Value:
 def widen_pairs(b: ir.IRBuilder, pointer: ir.Value, lanes: int) -> tuple[ir.Value, ir.Value]:
     """The low and the high codes of bytes of int4, as floats before their scale.
 
-    A code becomes the first bits of a mantissa of 128: ``128 + 8 * code``.
+    A code becomes bits 4 to 7 of the float 2**23, whose last bit counts ones.
     """
     bits = b.zext(load(b, pointer, vector(I8, lanes), 1), vector(I32, lanes))
     halves = []
-    for shift in (19, 15):
-        mantissa = b.and_(b.shl(bits, same(I32, shift, lanes)), same(I32, 15 << 19, lanes))
-        value = b.bitcast(b.or_(mantissa, same(I32, 0x43000000, lanes)), vector(F32, lanes))
-        halves.append(b.fsub(value, same(F32, 128 + 8 * 7.5, lanes)))
+    for code in (b.shl(bits, same(I32, 4, lanes)), bits):
+        mantissa = b.and_(code, same(I32, 0xF0, lanes))
+        value = b.bitcast(b.or_(mantissa, same(I32, 0x4B000000, lanes)), vector(F32, lanes))
+        halves.append(b.fsub(value, same(F32, 2**23 + 16 * 7.5, lanes)))
     return halves[0], halves[1]
 
 
