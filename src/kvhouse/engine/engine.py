@@ -55,7 +55,7 @@ class Engine:
         self.tokenizer = loaded.tokenizer
         self.scheduler = Scheduler(memory, limits)
         self.kv = KVTensors(spec, layout, size, rotate=config.kv_rotation)
-        self.executor = TorchExecutor.on(self.kv, loaded, below.stores)
+        self.executor = TorchExecutor.on(self.kv, loaded, below.stores, config.kernel)
         #: Bytes of the pool that requests held in the step before.
         self.held_bytes = 0
         self._live: dict[int, LiveRequest] = {}
