@@ -223,8 +223,8 @@ class Hasty(ModelledExecutor):
         super().__init__(roofline)
         self.line = self._hasty
 
-    def _hasty(self, *asked):
-        line = self.roofline.line(*asked)
+    def _hasty(self, *asked, going_on=False):
+        line = self.roofline.line(*asked, going_on=going_on)
         return replace(line, more_bytes=line.more_bytes // 2)
 
 

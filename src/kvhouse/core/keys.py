@@ -13,7 +13,10 @@ class BlockKeys(Protocol):
     """The keys of one request's blocks."""
 
     def key(self, index: int) -> Hashable | None:
-        """The key of block ``index``, full to the last token; None where it is not known."""
+        """The key of block ``index``, full to the last token.
+
+        None where it is not known; then that of no later block is.
+        """
         ...
 
 

@@ -72,7 +72,7 @@ class Leaper:
         for request in self.scheduler.running:
             growth.room += growth.room_of(request)
             if request.decoding and growth.at_its_edge(request, request.computed):
-                cohort.add(request, growth.tables(request))
+                growth.join(request)
             elif request.decoding and self.config.prefill_first:
                 return False
             else:
@@ -127,18 +127,20 @@ class Leaper:
         """Take the planned step and ``steps - 1`` more, and return the requests that finished."""
         cohort, rows = self._cohort, self.stretch.prompts
         self.scheduler.steps += steps
-        if rows and steps > 1:
-            self._go_on(1, rows)
-            self._growth.take(range(cohort.tick, cohort.tick + steps - 1), self.stretch)
-            finished = self._go_on(steps - 1, [])
-        else:
+        if not rows or steps == 1:
             self._growth.take(range(cohort.tick + 1, cohort.tick + steps), self.stretch)
-            finished = self._go_on(steps, rows)
-        return finished
+            return self._go_on(steps, rows, moving=self.stretch.decoding > 0)
+        self._go_on(1, rows, moving=self.stretch.decoding > 0)
+        ticks, going_on = range(cohort.tick, cohort.tick + steps - 1), None
+        if self.stretch.chunk:
+            going_on = rows[-1]
+            going_on.in_flight = self.stretch.chunk
+        self._growth.take(ticks, self.stretch, going_on)
+        return self._go_on(steps - 1, [going_on] if going_on else [], moving=True)
 
-    def _go_on(self, steps: int, rows: list[Request]) -> list[Request]:
-        """Take in what steps gave whose blocks were taken."""
-        cohort, moving = self._cohort, self.stretch.decoding > 0 or not rows
+    def _go_on(self, steps: int, rows: list[Request], *, moving: bool) -> list[Request]:
+        """Take in what steps gave whose blocks were taken; of the rows, the last step alone."""
+        cohort = self._cohort
         if self._sharing:
             self._growth.seal(cohort.tick + steps, rows, moving=moving)
         finished = cohort.advance(steps) if moving else []
@@ -201,6 +203,7 @@ class Leaper:
         stretch.before = cohort.computed if decoding else 0
         stretch.written = cohort.computed + decoding
         stretch.rows, stretch.prompts = [], []
+        stretch.chunk = stretch.chunk_first = stretch.idle = 0
         for request in self._prompts:
             first, count = request.computed, request.in_flight
             stretch.written += first + count
@@ -208,6 +211,8 @@ class Leaper:
                 stretch.rows.append((first, count, first + count == request.known))
                 stretch.prompts.append(request)
                 stretch.tokens += count
+            else:
+                stretch.idle += first
         stretch.free, stretch.room = self._pool.free_blocks, self._growth.room
         stretch.begun, stretch.excess = [], []
         if self._sharing:
@@ -235,39 +240,74 @@ class Leaper:
             stretch.in_shared = 0
 
     def _look_beyond(self) -> None:
-        """Let quiet steps follow where all of the first step's other rows decode from then on."""
-        stretch, scheduler = self.stretch, self.scheduler
-        if self.config.prefill_first or len(stretch.rows) != len(self._prompts):
+        """Let steps follow where the first step's other rows decode from then on.
+
+        The last of them may be a part of a prompt, which then takes what is left of the budget.
+        """
+        stretch, cohort, rows = self.stretch, self._cohort, self.stretch.prompts
+        if self.config.prefill_first:
             return
-        refusal, full = scheduler.refusal, len(scheduler.running) == self.config.max_running
-        if scheduler.waiting and refusal is None and not full:
-            return
-        if refusal is not None and (self._sharing or refusal.reason_may_change):
-            return
-        steps = self._cohort.until_end if stretch.decoding else 2**62
-        for request in stretch.prompts:
+        last = rows[-1]
+        left = last.known - last.computed - last.in_flight
+        starting = rows[:-1] if left else rows
+        steps = cohort.until_end if stretch.decoding else 2**62
+        for request in starting:
             end = request.computed + request.in_flight
             if end < request.known or not self._growth.at_its_edge(request, end):
                 return
             steps = min(steps, request.max_new_tokens - request.generated)
-        later = self._cohort.size + len(stretch.prompts)
-        if later > self.config.token_budget:
+        later = cohort.size + len(starting)
+        chunk = self.config.token_budget - later
+        if left:
+            if chunk <= 0 or not self._comes_last(last):
+                return
+            steps = min(steps, 1 + (left - 1) // chunk)
+        elif chunk < 0 or len(rows) < len(self._prompts) or not self._nobody_follows():
             return
         if later * self._growth.each * -(-steps // self._size) <= self._pool.free_blocks:
             stretch.later, stretch.most = later, steps
+            if left:
+                stretch.chunk, stretch.chunk_first = chunk, last.known - left
+
+    def _comes_last(self, prompt: Request) -> bool:
+        """Whether all that run after a prompt in the order are prompts whose turn has not come."""
+        running = self.scheduler.running
+        after = len(running) - 1 - bisect_left(running, prompt.place, key=PLACE)
+        return after == len(self._prompts) - len(self.stretch.prompts)
+
+    def _nobody_follows(self) -> bool:
+        """Whether nobody is admitted after a step with rows, while only blocks are taken."""
+        scheduler, refusal = self.scheduler, self.scheduler.refusal
+        if refusal is None:
+            return not scheduler.waiting or len(scheduler.running) == self.config.max_running
+        # What the rows compute may be what the head of the queue lacks.
+        return not self._sharing and not refusal.reason_may_change
+
+    def _floor(self) -> int | None:
+        """Free blocks down to which the head of the queue is refused as it was, for one reason.
+
+        None where that may change with every step.
+        """
+        scheduler, refusal = self.scheduler, self.scheduler.refusal
+        if refusal is None or not scheduler.waiting.head:
+            return 0
+        if self._sharing:
+            if self._cohort.keyed:  # what they fill may be what it lacks
+                return None
+            # It may lose what it found, and then needs more.
+            needed = self.memory.blocks_to_admit(scheduler.waiting.head)
+        else:
+            needed = refusal.needed
+        return needed if refusal.reason_may_change else 0
 
     def _quiet(self) -> int:
         """Steps up to the next event, the planned one included."""
-        cohort, refusal = self._cohort, self.scheduler.refusal
+        cohort, floor = self._cohort, self._floor()
         steps = cohort.until_end
         if not self._growth.each or steps == 1:
             return steps
-        floor = 0
-        if refusal is not None:
-            if self._sharing:  # what the head needs may change with every block taken
-                return 1
-            if refusal.reason_may_change:
-                floor = refusal.needed  # from there on it is refused for another reason
+        if floor is None:
+            return 1
         spare = self._pool.free_blocks - floor
         most = cohort.size * self._growth.each * -(-steps // self._size)
         if most <= spare:
@@ -282,7 +322,7 @@ class Leaper:
         """Let a request that decodes from now on into the cohort, if it stands where it should."""
         if self._growth.at_its_edge(request, request.computed):
             self._prompts.remove(request)
-            self._cohort.add(request, self._growth.tables(request))
+            self._growth.join(request)
         elif self.config.prefill_first:
             self.leave()
 

@@ -230,9 +230,10 @@ def _columns_of(stretches: Stretches, memory: KVMemory) -> Columns:
     layout, table = memory.layout, stretches.table()
     stretch, later = places(table["steps"])
     of = {name: table[name][stretch] for name in table if name not in ROW_SUMS}
+    more = of["later"] + of["chunk"]
     begun, excess = stretches.begun(table, stretch)
     entry, block, slot = layout.bytes_per_token, layout.block_bytes, layout.slot_bytes
-    written = (of["written"] + later * of["later"]) * entry
+    written = (of["written"] + later * more) * entry
     unheld = (of["free"] - begun * len(layout.groups)) * block + slot * of["free_slots"]
     cached = np.zeros(len(stretches), dtype=np.int64)
     if stretches.cached:
@@ -246,7 +247,7 @@ def _columns_of(stretches: Stretches, memory: KVMemory) -> Columns:
         "later": later,
         "seconds": np.frombuffer(stretches.seconds),
         "index": of["index"] + later,
-        "tokens": np.where(later > 0, of["later"], of["tokens"]),
+        "tokens": np.where(later > 0, more, of["tokens"]),
         "running": of["running"],
         "waiting": of["waiting"],
         "preempted": np.zeros_like(cached),

@@ -15,9 +15,12 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 #: their first positions and of tokens times first position, and the pairs of each new token with
 #: those of its row up to itself.
 ROW_SUMS = ("rows", "samples", "firsts", "products", "pairs")
+#: The prompt that goes on in the later steps.
+CHUNK = ("chunk", "chunk_first")
 #: What is kept of a stretch, in this order; see ``Stretch``.
 _COLUMNS = (
     *("position", "steps", "index", "decoding", "later", "before", "written", "tokens"),
+    *("idle", *CHUNK),
     *(
         "running",
         "waiting",
@@ -72,8 +75,9 @@ class Stretches:
         self._noted.extend(
             (
                 *(position, len(seconds), stretch.index, stretch.decoding, stretch.later),
-                *(stretch.before, stretch.written, stretch.tokens, stretch.running),
-                *(stretch.waiting, stretch.free, stretch.room, stretch.free_slots),
+                *(stretch.before, stretch.written, stretch.tokens),
+                *(stretch.idle, stretch.chunk, stretch.chunk_first),
+                *(stretch.running, stretch.waiting, stretch.free, stretch.room, stretch.free_slots),
                 *(stretch.external, stretch.shared, stretch.saved, stretch.in_shared),
                 *(_sums(stretch) if stretch.rows else _NO_ROWS),
             )
