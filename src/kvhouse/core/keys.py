@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from hashlib import sha256
+from itertools import takewhile
 from typing import Protocol
 
 import numpy as np
@@ -19,8 +20,12 @@ class BlockKeys(Protocol):
         """
         ...
 
+    def known(self, first: int, end: int) -> Sequence[Hashable]:
+        """The keys of the blocks from ``first`` to before ``end``, as far as they are known."""
+        return list(takewhile(_is_known, map(self.key, range(first, end))))
 
-class TokenKeys:
+
+class TokenKeys(BlockKeys):
     """Keys from token ids: each is a hash of the one before it and of the block's own tokens.
 
     The hash is cryptographic (SHA-256), because a collision would hand one request another's KV.
@@ -56,7 +61,7 @@ class TokenKeys:
         return self._keys[index]
 
 
-class OwnKeys:
+class OwnKeys(BlockKeys):
     """Keys of one request's blocks for itself alone, where no other keys say what they hold.
 
     With them a request that lost its memory finds again what it had computed.
@@ -78,3 +83,7 @@ class OwnKeys:
     def own(self, index: int) -> Hashable:
         """The key that no other request has."""
         return "own", self._request, index
+
+
+def _is_known(key: Hashable | None) -> bool:
+    return key is not None

@@ -18,7 +18,6 @@ import numpy as np
 
 from kvhouse.core.memory import KVMemory
 from kvhouse.core.step import Executor, StepPlan, StepResult
-from kvhouse.core.stretch import PlainRow
 from kvhouse.core.tiers import Tiers
 from kvhouse.costs import Line, Roofline
 from kvhouse.layout import KVLayout
