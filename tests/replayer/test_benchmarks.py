@@ -104,7 +104,7 @@ def test_they_run_as_scripts(script, trace, shown):
 @pytest.fixture
 def peers(monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
-    return module("peers_replay")
+    return importlib.import_module("peers_replay")
 
 
 @pytest.mark.parametrize(("name", "named"), [("azure-conv-2023", False), ("mooncake-conv", True)])
