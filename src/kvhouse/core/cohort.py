@@ -112,7 +112,7 @@ class Cohort:
             The place of the tick among these, and the tokens of such a block that its request
             will never fill.
         """
-        found = []
+        found: list[tuple[int, int]] = []
         while self._excess and self._excess[0][0] < ticks.stop:
             tick, tokens = heappop(self._excess)
             found.append((tick - ticks.start, tokens))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from kvhouse.core.cached_pool import CachedPool
@@ -40,15 +41,9 @@ class Growth:
 
     def begin(self, beginning: list[Member]) -> None:
         """Give each of these its next blocks."""
-        blocks = self._pool.take(len(beginning) * self.each)
-        assert blocks is not None, "the pool was looked at before"
-        taken = iter(blocks)
-        for member in beginning:
-            for table in member.tables:
-                table.append(next(taken))
+        self._hand_out(beginning, len(beginning))
         tick = self.cohort.tick
-        excess = self.cohort.excess_in(range(tick, tick + 1))
-        self.room += self._size * len(beginning) - sum(tokens for _, tokens in excess)
+        self._count(len(beginning), self.cohort.excess_in(range(tick, tick + 1)))
 
     def take(self, ticks: range, stretch: Stretch, going_on: Request | None = None) -> None:
         """Give out the blocks of the steps after the planned one.
@@ -68,17 +63,32 @@ class Growth:
         beginning = self.cohort.beginning_in(ticks)
         if self._sharing:
             self._take_one_by_one(ticks, beginning, stretch, self._sharing.pool, going_on)
-        else:
-            blocks = self._pool.take(sum(map(len, beginning)) * self.each)
-            assert blocks is not None, "the pool was looked at before"
-            taken = iter(blocks)
-            for member in chain.from_iterable(beginning):
-                for table in member.tables:
-                    table.append(next(taken))
         stretch.begun = list(map(len, beginning))
         stretch.excess = self.cohort.excess_in(ticks)
-        self.room += self._size * sum(stretch.begun)
-        self.room -= sum(tokens for _, tokens in stretch.excess)
+        begun = sum(stretch.begun)
+        if begun:
+            if not self._sharing:
+                self._hand_out(chain.from_iterable(beginning), begun)
+            self._count(begun, stretch.excess)
+
+    def _hand_out(self, members: Iterable[Member], count: int) -> None:
+        """Take so many members' next blocks."""
+        blocks = self._pool.take(count * self.each)
+        assert blocks is not None, "the pool was looked at before"
+        if self.each == 1:
+            for member, block in zip(members, blocks, strict=True):
+                member.tables[0].append(block)
+            return
+        taken = iter(blocks)
+        for member in members:
+            for table in member.tables:
+                table.append(next(taken))
+
+    def _count(self, begun: int, excess: Sequence[tuple[int, int]]) -> None:
+        """Take in that so many requests got blocks, and what of these will never be filled."""
+        self.room += self._size * begun
+        if excess:
+            self.room -= sum(tokens for _, tokens in excess)
 
     def _take_one_by_one(
         self,
@@ -99,10 +109,7 @@ class Growth:
                     done = tick
                 else:
                     self.seal(tick, [], moving=True)
-                taken = iter(pool.take(len(members) * self.each) or ())
-                for member in members:
-                    for table in member.tables:
-                        table.append(next(taken))
+                self._hand_out(members, len(members))
             stretch.cached.append(pool.cached_blocks)
         if going_on:
             self.go_on(going_on, ticks.stop - 1 - done)

@@ -58,7 +58,9 @@ class Holding:
     shown_for: int = -1
 
     def blocks(self) -> list[int]:
-        """All its blocks, group by group."""
+        """All its blocks, group by group; not to be changed."""
+        if len(self.tables) == 1:
+            return self.tables[0].ids
         return list(chain.from_iterable([table.ids for table in self.tables]))
 
     def renew(self) -> None:

@@ -160,19 +160,18 @@ class Roofline:
             going_on: Whether every later step has these rows too, each with as many next tokens;
                 none of them may begin at position 0. Otherwise no later step has them.
         """
-        tokens = samples = resumed = decoding
+        tokens = samples = more = more_pairs = decoding
+        states = 2 * decoding
         read, pairs = before, 0
-        more = more_pairs = decoding
         for first, count, sampled in rows:
             tokens += count
             samples += sampled
-            resumed += first > 0
+            states += 1 + (first > 0)
             read += first
             pairs += count * first + count * (count + 1) // 2
             if going_on:
                 more += count
                 more_pairs += count * count
-        states = resumed + decoding + len(rows)
         moved = (
             self._weight_bytes(tokens, samples > 0)
             + (read + tokens) * self._entry_bytes

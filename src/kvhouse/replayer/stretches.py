@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -18,22 +19,13 @@ ROW_SUMS = ("rows", "samples", "firsts", "products", "pairs")
 #: The prompt that goes on in the later steps.
 CHUNK = ("chunk", "chunk_first")
 #: What is kept of a stretch, in this order; see ``Stretch``.
-_COLUMNS = (
-    *("position", "steps", "index", "decoding", "later", "before", "written", "tokens"),
-    *("idle", *CHUNK),
-    *(
-        "running",
-        "waiting",
-        "free",
-        "room",
-        "free_slots",
-        "external",
-        "shared",
-        "saved",
-        "in_shared",
-    ),
-    *ROW_SUMS,
+_STATED = (
+    *("index", "decoding", "later", "before", "written", "tokens", "idle", *CHUNK),
+    *("running", "waiting", "free", "room", "free_slots"),
+    *("external", "shared", "saved", "in_shared"),
 )
+_COLUMNS = ("position", "steps", *_STATED, *ROW_SUMS)
+_PLAIN = attrgetter(*_STATED)
 _NO_ROWS = (0, 0, 0, 0, 0)
 
 
@@ -64,24 +56,18 @@ class Stretches:
             start: The clock before it.
             seconds: How long each step took.
         """
+        steps = len(seconds)
         self.starts.append(start)
         self._begun.append(0)
-        self._begun.extend(stretch.begun)
+        if steps > 1:
+            self._begun.extend(stretch.begun)
+            for later, tokens in stretch.excess:
+                self._excess.extend((len(self.seconds) + later + 1, tokens))
         if stretch.cached:
             self.cached.extend(stretch.cached)
-        for later, tokens in stretch.excess:
-            self._excess.extend((len(self.seconds) + later + 1, tokens))
         self.seconds.extend(seconds)
-        self._noted.extend(
-            (
-                *(position, len(seconds), stretch.index, stretch.decoding, stretch.later),
-                *(stretch.before, stretch.written, stretch.tokens),
-                *(stretch.idle, stretch.chunk, stretch.chunk_first),
-                *(stretch.running, stretch.waiting, stretch.free, stretch.room, stretch.free_slots),
-                *(stretch.external, stretch.shared, stretch.saved, stretch.in_shared),
-                *(_sums(stretch) if stretch.rows else _NO_ROWS),
-            )
-        )
+        sums = _sums(stretch) if stretch.rows else _NO_ROWS
+        self._noted.extend((position, steps, *_PLAIN(stretch), *sums))
 
     def table(self) -> dict[str, Ints]:
         """What was noted of each stretch, by name."""
