@@ -140,7 +140,7 @@ class StepGuard:
         entry = float(sum(self._entries[reach] for reach in whole))
         pair = float(sum(self._pair_flops[reach] for reach in whole))
         names = ("decoding", "later", "before", "written", "tokens", "idle", *CHUNK, *ROW_SUMS)
-        of = {name: table[name][stretch] for name in names}
+        of = {name: np.repeat(table[name], table["steps"]) for name in names}
         # Every later step reads what was written before it, but for the tokens of the idle.
         first, more, chunk = later == 0, of["later"], of["chunk"]
         met = of["written"] - of["idle"] + later * (more + chunk)
@@ -256,7 +256,7 @@ class ResidencyGuard:
         """
         table = stretches.table()
         stretch, later = places(table["steps"])
-        begun, _ = stretches.begun(table, stretch)
+        begun, _ = stretches.begun(table)
         free = table["free"][stretch] - begun * len(self._memory.layout.groups)
         block, total = self._memory.layout.block_bytes, self._memory.total_blocks
         more = table["later"] + table["chunk"]

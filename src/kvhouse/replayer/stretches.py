@@ -74,12 +74,11 @@ class Stretches:
         whole = np.frombuffer(self._noted, dtype=np.int64).reshape(-1, len(_COLUMNS))
         return dict(zip(_COLUMNS, whole.T, strict=True))
 
-    def begun(self, table: dict[str, Ints], stretch: Ints) -> tuple[Ints, Ints]:
+    def begun(self, table: dict[str, Ints]) -> tuple[Ints, Ints]:
         """For each step, what requests have taken since its stretch's first.
 
         Args:
             table: What was noted of each stretch.
-            stretch: The stretch of each step.
 
         Returns:
             How many requests took a block in each group, and the tokens of last blocks among
@@ -88,7 +87,7 @@ class Stretches:
         excess = np.zeros(len(self), dtype=np.int64)
         sparse = np.frombuffer(self._excess, dtype=np.int64).reshape(-1, 2)
         np.add.at(excess, sparse[:, 0], sparse[:, 1])
-        first = (np.cumsum(table["steps"]) - table["steps"])[stretch]
+        first = np.repeat(np.cumsum(table["steps"]) - table["steps"], table["steps"])
         sums = (np.cumsum(column) for column in (np.frombuffer(self._begun, np.int64), excess))
         # Nothing counts in a stretch's first step itself.
         requests, tokens = (total - total[first] for total in sums)
@@ -97,8 +96,8 @@ class Stretches:
 
 def places(steps: Ints) -> tuple[Ints, Ints]:
     """For each step of stretches of so many steps: its stretch, and how many went before in it."""
-    stretch = np.repeat(np.arange(len(steps)), steps)
-    return stretch, np.arange(len(stretch)) - (np.cumsum(steps) - steps)[stretch]
+    begun = np.repeat(np.cumsum(steps) - steps, steps)
+    return np.repeat(np.arange(len(steps)), steps), np.arange(len(begun)) - begun
 
 
 def _sums(stretch: Stretch) -> tuple[int, int, int, int, int]:
