@@ -1,4 +1,4 @@
-# Needs Python 3.11 or newer, git and gcc; everything else goes into .venv.
+# Needs Python 3.11 or newer, git and gcc, and a Chromium for the tests; the rest goes into .venv.
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -15,9 +15,11 @@ CREATED := $(VENV)/.created
 ENGINE := $(VENV)/.engine-installed
 DEV := $(VENV)/.dev-installed
 
+CHROMIUM := $(PY) tests/browser/conftest.py
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint format clean
+.PHONY: help setup demo test lint browser format clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,7 +30,7 @@ setup: $(DEV) ## Create .venv with everything that development needs
 demo: $(ENGINE) ## Plan, replay and run a small model under two placement policies
 	@$(VENV)/bin/kvhouse demo paging
 
-test: lint ## Lint, check types and run every test
+test: lint browser ## Lint, check types and run every test
 	$(PY) -m pytest
 
 lint: $(DEV) ## Check style, formatting, imports between rooms and types
@@ -36,6 +38,17 @@ lint: $(DEV) ## Check style, formatting, imports between rooms and types
 	$(PY) -m ruff format --check
 	$(VENV)/bin/lint-imports --no-cache --no-logo
 	$(PY) -m mypy
+
+browser: $(DEV) ## Find a Chromium for the tests of pages, or install Debian's
+	@$(CHROMIUM) > /dev/null 2>&1 || { \
+		if [ "$$(id -u)" = 0 ]; then as=env; else as="sudo -n"; fi; \
+		if command -v apt-get > /dev/null && $$as true 2> /dev/null; then \
+			echo "Installing Debian's chromium (a minute or two)"; \
+			$$as apt-get -qq update && \
+			$$as env DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes \
+				--no-install-recommends chromium fonts-dejavu-core > /dev/null; \
+		fi; \
+		$(CHROMIUM) > /dev/null; }
 
 format: $(DEV) ## Format the sources and sort their imports
 	$(PY) -m ruff check --fix

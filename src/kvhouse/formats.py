@@ -27,8 +27,13 @@ class KVFormat:
 
     def vector_bytes(self, elements: int) -> int:
         """Bytes of one head's vector of one token, its scales included."""
-        scales = 1 if self.scaled is None else -(-elements // self.scaled)
-        return -(-elements * self.bits // 8) + self.scale_bytes * scales * bool(elements)
+        return -(-elements * self.bits // 8) + self.scale_bytes * self.scales(elements)
+
+    def scales(self, elements: int) -> int:
+        """Scales of one head's vector of one token."""
+        if not self.scale_bytes:
+            return 0
+        return -(-elements // (self.scaled or max(1, elements)))
 
 
 # A scale is a bfloat16: the range of float32 in two bytes. A vector of one token and head has its

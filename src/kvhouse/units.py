@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
 from kvhouse.errors import KvhouseError
 
@@ -14,7 +15,15 @@ MOST_BYTES = 2**50
 
 #: A number and a unit of time, and nothing else.
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(us|µs|ms|s|min|m|h)\s*")
-_SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
+_SECONDS = {
+    "us": Decimal("1e-6"),
+    "µs": Decimal("1e-6"),
+    "ms": Decimal("1e-3"),
+    "s": Decimal(1),
+    "min": Decimal(60),
+    "m": Decimal(60),
+    "h": Decimal(3600),
+}
 
 #: No duration is longer than this: about 31 years.
 MOST_SECONDS = 10**9
@@ -57,7 +66,7 @@ def parse_seconds(text: str) -> float:
     match = _DURATION.fullmatch(text) if len(text) <= 40 else None
     if match is None:
         raise KvhouseError(f"{text[:40]!r} is not a duration: write for example 50ms, 1.5s or 2min")
-    seconds = float(match[1]) * _SECONDS[match[2]]
+    seconds = float(Decimal(match[1]) * _SECONDS[match[2]])  # 10us is 1e-05, to the last bit
     if not 0 < seconds <= MOST_SECONDS:
         raise KvhouseError(f"a duration of {text.strip()} is not above 0 and at most 31 years")
     return seconds

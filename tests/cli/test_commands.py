@@ -43,7 +43,7 @@ def succeed(*arguments: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["plan"], ["replay"], ["run"], ["demo"], ["demo", "paging"]]
+    "command", [[], ["plan"], ["replay"], ["remedies"], ["run"], ["demo"], ["demo", "paging"]]
 )
 def test_help_names_the_options(command):
     text = succeed(*command, "--help")

@@ -105,9 +105,9 @@ def test_the_readme_s_commands_have_the_options_they_show() -> None:
         if line.startswith(("kvhouse plan ", "kvhouse replay "))
     ],
 )
-def test_the_readme_s_plans_and_replays_work(line: str) -> None:
+def test_the_readme_s_plans_and_replays_work(line: str, tmp_path: Path) -> None:
     result = subprocess.run(
-        [KVHOUSE, *shlex.split(line)[1:]], capture_output=True, text=True, check=False
+        [KVHOUSE, *shlex.split(line)[1:]], capture_output=True, text=True, check=False, cwd=tmp_path
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout

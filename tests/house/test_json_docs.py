@@ -24,6 +24,7 @@ from kvhouse.replayer.describe import describe
 from kvhouse.replayer.events import Event
 from kvhouse.replayer.find import Goal, find_min_memory
 from kvhouse.replayer.logged import LoggedDrive
+from kvhouse.replayer.remedies import Tries, remedies
 from kvhouse.replayer.traces import TraceStream
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -124,6 +125,13 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
     )
     # A search is not asked for a timeline, nor about prefixes and tiers.
     found = replace(found, result=figures)
+    advice = remedies(
+        Setup(trace, sharing.model, sharing.device), slo=SLO(60.0), tries=Tries(pairs=0)
+    )
+    assert advice.excluded
+    # Nor is a ranking.
+    rows = tuple(replace(row, results=(figures,)) for row in advice.rows)
+    advice = replace(advice, base_result=figures, rows=rows)
     drives = {policy: LoggedDrive(figures, "", 0) for policy in POLICIES}
     named = {"model": "", "device": ""}  # which the commands put in front
     too_long = compare(["llama-2-7b"], ["a10-24g", "a100-80g"], context=5000)
@@ -136,6 +144,7 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
         "kvhouse-replay": [{**named, **figures.to_dict()}],
         "kvhouse-replay-with-several-policies": [{**named, "results": [figures.to_dict()]}],
         "kvhouse-replay-with-a-search": [{**named, **found.to_dict()}],
+        "kvhouse-remedies": [{**named, "command": "", **advice.to_dict()}],
         "events": [_events(sharing)],
         "kvhouse-trace": [describe(TraceStream("mooncake-conv")).to_dict()],
         "kvhouse-run-with-a-prompt": [asdict(Completion(0, 1, (2,), "", FinishReason.STOP))],

@@ -5,13 +5,16 @@ byte for byte what a drive plans that steps throughout.
 """
 
 import json
+from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvhouse.core.leap import Leaper
+from kvhouse.core.ledger import LEDGER_CLASSES
 from kvhouse.core.memory import make_memory
 from kvhouse.core.scheduler import Scheduler, SchedulerConfig
 from kvhouse.core.tier import TierConfig
@@ -24,7 +27,9 @@ from kvhouse.replayer.arrivals import SteppedArrivals, TimedArrivals
 from kvhouse.replayer.drive import drive
 from kvhouse.replayer.executor import ModelledExecutor
 from kvhouse.replayer.guard import PhysicsError, ResidencyGuard, StepGuard
+from kvhouse.replayer.pool_map import look_at
 from kvhouse.replayer.prefixes import keys_of
+from kvhouse.replayer.recorder import Recorder
 from kvhouse.replayer.summary import summarise
 from kvhouse.replayer.traces import TraceRequest
 from kvhouse.spec.layers import ChunkedAttention, FullAttention, SlidingAttention, State
@@ -60,7 +65,7 @@ def spec_of(kind):
     return ModelSpec("toy", "Toy", LAYERS[kind], 8, 30, 100, 1240, 1240, "float32")
 
 
-def play(setup, requests, *, step, coins=()):
+def play(setup, requests, *, step, coins=(), recorder=None):
     """Drive once; ``coins`` says which of the plans are stepped all the same."""
     spec = spec_of(setup["kind"])
     layout = KVLayout.of(spec, "fp32", setup["block_size"])
@@ -106,7 +111,10 @@ def play(setup, requests, *, step, coins=()):
             on_plan=(lambda _: None) if step else None,
             on_event=lambda event: events.append(event.encode()),
             guard=ResidencyGuard(memory),
+            recorder=recorder,
         )
+    if recorder:
+        recorder.finish(log)
     result = summarise(log, memory, timeline=3).to_dict()
     facts = (
         log.requests,
@@ -173,6 +181,96 @@ def test_leaping_is_stepping(setup, rows, flips):
     mixed, some = play(setup, requests, step=False, coins=flips)
     assert mixed == stepped
     assert some.items() <= plans.items()
+
+
+def _seen(recorder):
+    """What was recorded, as plain values."""
+    recording = recorder.recording
+    pool = {
+        name: getattr(recording.pool, name).tolist()
+        for name in ("times", "blocks", "owners", "kinds", "counts")
+    }
+    return pool, recording.pool.requests, recording.timeline, recording.curves
+
+
+class Naive(Recorder):
+    """Counts the blocks of each moment anew, one by one, and compares them with the ledger."""
+
+    def look(self, now, scheduler):
+        if now >= self.due:
+            sight = look_at(scheduler, np.arange(scheduler.memory.total_blocks))
+            kinds = [LEDGER_CLASSES[kind] for kind in sight.kinds]
+            assert kinds == naive_kinds(scheduler)
+            assert sight.counts.tolist() == [kinds.count(name) for name in LEDGER_CLASSES]
+            agree(Counter(kinds), scheduler)
+            for block, (owner, kind) in enumerate(zip(sight.owners, kinds, strict=True)):
+                holders = {request.id for request in holders_of(scheduler, block)}
+                assert holders == ({owner - 1} if owner else set()) or kind == "shared"
+        super().look(now, scheduler)
+
+
+def holders_of(scheduler, block):
+    tables = scheduler.memory.holding
+    return [r for r in scheduler.running if any(block in t.ids for t in tables(r.id).tables)]
+
+
+def naive_kinds(scheduler):
+    """The class of each block, from what its holder needs of each token in it."""
+    memory, head = scheduler.memory, scheduler.waiting.head
+    scattered = bool(head and memory.pool.unusable(memory.blocks_to_admit(head)))
+    kinds = []
+    for block in range(memory.total_blocks):
+        holders = holders_of(scheduler, block)
+        if len(holders) > 1:
+            kinds.append("shared")
+        elif holders:
+            kinds.append(naive_kind(memory, holders[0], block))
+        elif memory.sharing and memory.sharing.pool.content(block):
+            kinds.append("cached")
+        else:
+            kinds.append("external" if scattered else "free")
+    return kinds
+
+
+def naive_kind(memory, request, block):
+    (table,) = (t for t in memory.holding(request.id).tables if block in t.ids)
+    size = table.group.block_size
+    first = (table.first + table.ids.index(block)) * size
+    tokens = range(first, first + size)
+    known, last = request.computed + request.in_flight, request.most_slots
+    if any(table.group.reach.first(request.computed) <= token < known for token in tokens):
+        return "used"
+    return "reserved" if any(known <= token < last for token in tokens) else "internal"
+
+
+def agree(blocks, scheduler):
+    """The ledger says the same of whole blocks, and splits what is held further."""
+    ledger, memory = scheduler.ledger(), scheduler.memory
+    block = memory.layout.block_bytes
+    slots = memory.slots.free_blocks * memory.layout.slot_bytes
+    assert blocks["free"] * block + slots == ledger.free
+    for name in ("external", "cached", "shared"):
+        assert blocks[name] * block == getattr(ledger, name)
+    states = len(scheduler.running) * memory.layout.slot_bytes
+    held = sum(blocks[name] for name in ("used", "reserved", "internal")) * block
+    assert held == ledger.used - states + ledger.reserved + ledger.internal
+    assert ledger.used - states <= blocks["used"] * block
+    assert (blocks["reserved"] + blocks["internal"]) * block <= ledger.reserved + ledger.internal
+
+
+@settings(max_examples=200, deadline=None)
+@given(setups, traffic, st.sampled_from([0.0, 0.002, 0.1]))
+def test_a_recorder_changes_nothing_and_sees_what_the_ledger_counts(setup, rows, span):
+    requests = requests_of(rows)
+    plain, _ = play(setup, requests, step=True)
+    naive = Naive(span)
+    stepped, _ = play(setup, requests, step=True, recorder=naive)
+    assert stepped == plain
+    leapt_by = Recorder(span)
+    leapt, _ = play(setup, requests, step=False, recorder=leapt_by)
+    assert leapt == plain
+    assert _seen(leapt_by) == _seen(naive)
+    assert bool(len(naive.recording.pool.times)) == bool(stepped[1])
 
 
 BUSY = {

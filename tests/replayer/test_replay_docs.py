@@ -2,8 +2,10 @@
 
 import doctest
 import json
+import os
 import re
 import shlex
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -46,14 +48,27 @@ def test_the_commands_work(tmp_path):
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout
-    assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
+    written = sorted(path.name for path in tmp_path.iterdir())
+    assert written == ["log.jsonl", "page.html", "warehouse.png"]
+    # The picture that is shown was made so, and is not larger than a page should load.
+    shown = DOCS / "pictures" / "warehouse.png"
+    assert shown.stat().st_size < 150_000
+    assert size_of(shown) == size_of(tmp_path / "warehouse.png")
+
+
+def size_of(image):
+    """Width and height of a PNG."""
+    return struct.unpack(">II", image.read_bytes()[16:24])
 
 
 def test_the_python_gives_what_it_says():
     parser, runner = doctest.DocTestParser(), doctest.DocTestRunner()
+    names: dict[str, object] = {}
     for block in blocks("replay.md", "python"):
-        runner.run(parser.get_doctest(block, {}, "replay.md", "replay.md", 0))
-    assert (runner.failures, runner.tries) == (0, 4)
+        test = parser.get_doctest(block, names, "replay.md", "replay.md", 0)
+        runner.run(test, clear_globs=False)
+        names = test.globs
+    assert (runner.failures, runner.tries) == (0, 13)
 
 
 def test_the_event_that_is_shown_has_the_keys_of_the_table():
@@ -61,6 +76,38 @@ def test_the_event_that_is_shown_has_the_keys_of_the_table():
     text = (DOCS / "json.md").read_text()
     table = text[text.index("## Events") : text.index("## kvhouse trace")]
     assert all(f"| `{key}` |" in table for key in json.loads(shown))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_the_remedies_that_are_shown_are_what_is_printed(document):
+    """Padding and blank lines are taken out, and […] stands for what is left out."""
+    shown, other = (line for line in blocks(document, "bash")[1].splitlines())
+    printed = [remedies(line) for line in (shown, other)]
+    (text,) = blocks(document, "text")
+    parts = text.split("[…]\n")
+    assert len(parts) > 2
+    at = 0
+    for part in parts:  # in this order
+        at = printed[0].index(squeezed(part), at)
+    assert printed[0].startswith(squeezed(parts[0]))
+    assert printed[0].endswith(squeezed(parts[-1]))
+    answer = printed[1].splitlines()[-1]
+    assert answer in (DOCS / document).read_text().replace("\n", " ")
+
+
+def remedies(line):
+    done = subprocess.run(
+        [KVHOUSE, *shlex.split(line)[1:]],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"COLUMNS": "80"},
+    )
+    return squeezed(done.stdout)
+
+
+def squeezed(text):
+    return "\n".join(" ".join(line.split()) for line in text.splitlines() if line.strip())
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from kvhouse.errors import KvhouseError
 from kvhouse.units import parse_bytes, parse_rate, parse_seconds
 
 Model = Annotated[
@@ -152,6 +153,20 @@ TierWrite = Annotated[
         "leave the pool.",
     ),
 ]
+Tp = Annotated[
+    int,
+    typer.Option(
+        "--tp", metavar="N", help="Devices sharing every layer; bytes are those of one of them."
+    ),
+]
+Replica = Annotated[
+    str,
+    typer.Option(
+        metavar="K/N",
+        help="Take every N-th request from the K-th on: what one of N replicas gets from a router "
+        "that deals them out one after the other.",
+    ),
+]
 Order = Annotated[
     str, typer.Option(help="Who goes first: fcfs, priority (lower first) or shortest.")
 ]
@@ -253,6 +268,24 @@ PlanLog = Annotated[
         "give the same file.",
     ),
 ]
+Html = Annotated[
+    str | None,
+    typer.Option(
+        "--html",
+        metavar="FILE",
+        help="Write a page that shows who held which block over time, where the bytes were, and "
+        "how long requests took; it needs no network.",
+    ),
+]
+Png = Annotated[
+    str | None,
+    typer.Option("--png", metavar="FILE", help="Write the same as an image (extra `plots`)."),
+]
+Svg = Annotated[
+    str | None,
+    typer.Option("--svg", metavar="FILE", help="Write the same as a drawing (extra `plots`)."),
+]
+Lang = Annotated[str, typer.Option("--lang", help="Language of --html: en or zh.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys instead.")]
 
 
@@ -264,6 +297,18 @@ def size(text: str | None) -> int | None:
 def rate(text: str | None) -> float | None:
     """The bytes per second that an option names, if it was given."""
     return None if text is None else parse_rate(text)
+
+
+def part(text: str) -> tuple[int, int]:
+    """The number and the count that ``K/N`` names.
+
+    Raises:
+        KvhouseError: It names none.
+    """
+    number, _, count = text.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and max(len(number), len(count)) < 10):
+        raise KvhouseError(f"replica {text[:40]!r}: write for example 1/2, the first of two")
+    return int(number), int(count)
 
 
 def seconds(text: str | None) -> float | None:

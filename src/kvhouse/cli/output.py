@@ -49,8 +49,8 @@ def progress(label: str, total: int | None) -> Iterator[Callable[[object], None]
 
 
 @contextmanager
-def line_log(path: str | None, what: str) -> Iterator[Callable[[Encodable], None] | None]:
-    """A sink for lines that becomes ``path`` when the block ends well; None without a path.
+def whole_file(path: str | None, what: str) -> Iterator[Callable[[bytes], None] | None]:
+    """A sink for bytes that becomes ``path`` when the block ends well; None without a path.
 
     Args:
         path: The file.
@@ -73,9 +73,9 @@ def line_log(path: str | None, what: str) -> Iterator[Callable[[Encodable], None
     try:
         with file:
 
-            def write(line: Encodable) -> None:
+            def write(content: bytes) -> None:
                 try:
-                    file.write(line.encode())
+                    file.write(content)
                 except OSError as error:
                     reason = f"{what} {path}: cannot be written: {error.strerror}"
                     raise KvhouseError(reason) from None
@@ -84,6 +84,13 @@ def line_log(path: str | None, what: str) -> Iterator[Callable[[Encodable], None
         partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def line_log(path: str | None, what: str) -> Iterator[Callable[[Encodable], None] | None]:
+    """The same for what is written as lines."""
+    with whole_file(path, what) as write:
+        yield None if write is None else lambda line: write(line.encode())
 
 
 def plan_log(path: str | None) -> AbstractContextManager[Callable[[Encodable], None] | None]:

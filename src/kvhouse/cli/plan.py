@@ -39,7 +39,7 @@ def plan_command(
     watermark: options.Watermark = 0.05,
     utilization: options.Utilization = 0.9,
     policy: options.Policy = "paged",
-    tp: Annotated[int, typer.Option("--tp", metavar="N", help="Devices sharing every layer.")] = 1,
+    tp: options.Tp = 1,
     mtp: Annotated[
         bool, typer.Option("--mtp", help="Count the KV of multi-token-prediction layers too.")
     ] = False,

@@ -9,6 +9,7 @@ import typer
 
 from kvhouse.cli import options
 from kvhouse.cli.output import line_log, plan_log, print_json, progress, warn
+from kvhouse.cli.pictures import Pictures, picture_of
 from kvhouse.errors import KvhouseError
 from kvhouse.units import parse_seconds
 
@@ -26,16 +27,22 @@ class _Asked:
     slo: SLO | None
     timeline: int | None
     as_json: bool
+    pictures: Pictures
 
     @property
     def requests(self) -> int:
         """Requests of the trace."""
-        return len(self.setup.trace.requests)
+        return len(self.setup.part.requests)
 
     @property
     def title(self) -> str:
         """The traffic and the device in words."""
-        return f"{self.requests:,} requests of {self.setup.trace.name} on {self.device}"
+        return f"{self.requests:,} requests of {self.setup.trace.name} on {self._devices}"
+
+    @property
+    def _devices(self) -> str:
+        tp = self.setup.tp
+        return self.device if tp == 1 else f"each of {tp} {self.device} (tensor parallel)"
 
 
 def replay_command(
@@ -55,6 +62,8 @@ def replay_command(
     link_latency: options.LinkLatency = "10us",
     tier_replacement: options.TierReplacement = "lru",
     tier_write: options.TierWrite = "back",
+    tp: options.Tp = 1,
+    replica: options.Replica = "1/1",
     compare: options.Compare = False,
     find: options.Find = None,
     slo_ttft: options.SloTtft = None,
@@ -83,6 +92,10 @@ def replay_command(
     timeline: options.Timeline = None,
     events_file: options.Events = None,
     plan_log_file: options.PlanLog = None,
+    html: options.Html = None,
+    png: options.Png = None,
+    svg: options.Svg = None,
+    lang: options.Lang = "en",
     as_json: options.AsJson = False,
 ) -> None:
     """Lead a traffic trace through the real scheduler and allocator on a modelled clock.
@@ -100,6 +113,9 @@ def replay_command(
         raise KvhouseError(f"--find {find}: choose max-rate or min-memory")
     if (several or find) and (events_file or plan_log_file or (several and find)):
         raise KvhouseError("--events, --plan-log, --find and a comparison do not go together")
+    pictures = Pictures(html, png, svg, lang)
+    if find and pictures:
+        raise KvhouseError("--html, --png and --svg show one replay or a comparison: not --find")
     if timeline is not None and (find or not as_json):
         raise KvhouseError("--timeline goes with --json and without --find")
 
@@ -151,6 +167,8 @@ def replay_command(
             tier_replacement,
             tier_write,
         ),
+        tp=tp,
+        replica=options.part(replica),
     )
     if from_log:
         from kvhouse.replayer.from_log import blocks_from_log
@@ -159,7 +177,7 @@ def replay_command(
     if setup.missing_bytes:
         missing = f"{setup.missing_bytes:,} bytes"
         warn(f"the weights and this pool do not fit {device}: {missing} missing; replayed anyway")
-    asked = _Asked(setup, model, device, slo, timeline, as_json)
+    asked = _Asked(setup, model, device, slo, timeline, as_json, pictures)
     if find:
         _find(asked, find, slo_share)
     elif several:
@@ -170,9 +188,11 @@ def replay_command(
 
 def _replay(asked: _Asked, events_file: str | None, plan_log_file: str | None) -> None:
     """One drive."""
+    recorder = asked.pictures.recorder(asked.setup)
     with (
         plan_log(plan_log_file) as on_plan,
         line_log(events_file, "event log") as on_event,
+        asked.pictures.open() as draw,
         progress("replay", asked.requests) as on_ended,
     ):
         result = asked.setup.drive(
@@ -181,7 +201,10 @@ def _replay(asked: _Asked, events_file: str | None, plan_log_file: str | None) -
             on_ended=on_ended,
             on_plan=on_plan,
             on_event=on_event,
+            recorder=recorder,
         )
+        if recorder:
+            draw(picture_of(asked.setup, asked.model, asked.device, [result], [recorder]))
     if asked.as_json:
         print_json({"model": asked.model, "device": asked.device, **result.to_dict()})
         return
@@ -198,8 +221,16 @@ def _compare(asked: _Asked, policies: list[str] | None) -> None:
     from kvhouse.replayer.compare import compare, variants
 
     setups = variants(asked.setup, policies or POLICIES)
-    with progress("replays", asked.requests * len(setups)) as on_ended:
-        results = compare(setups, slo=asked.slo, timeline=asked.timeline, on_ended=on_ended)
+    recorders = [asked.pictures.recorder(setup) for setup in setups]
+    with (
+        asked.pictures.open() as draw,
+        progress("replays", asked.requests * len(setups)) as on_ended,
+    ):
+        results = compare(
+            setups, slo=asked.slo, timeline=asked.timeline, on_ended=on_ended, recorders=recorders
+        )
+        if asked.pictures:
+            draw(picture_of(asked.setup, asked.model, asked.device, results, recorders))
     if asked.as_json:
         figures = [result.to_dict() for result in results]
         print_json({"model": asked.model, "device": asked.device, "results": figures})

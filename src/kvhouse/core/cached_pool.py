@@ -64,6 +64,14 @@ class CachedPool:
         """Every free block's id, the next to be taken first."""
         return [*reversed(self._empty), *self._cached]
 
+    def content_ids(self) -> list[int]:
+        """The id of every block whose content can be found, held or free."""
+        return list(self._keys)
+
+    def shared_ids(self) -> list[int]:
+        """The id of every block that several requests hold."""
+        return list(self._several)
+
     def content(self, block: int) -> Content | None:
         """What a block is indexed as, if it is."""
         key = self._keys.get(block)

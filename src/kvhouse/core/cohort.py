@@ -148,6 +148,11 @@ class Cohort:
         self.size -= len(ended)
         return [member.request for member in ended]
 
+    def computed_by(self, request: Request) -> int:
+        """Tokens that a request has computed, whether it is a member or not."""
+        member = self.members.get(request.id)
+        return request.computed + (self.tick - member.joined if member else 0)
+
     def sync(self) -> None:
         """Write down in every request what it has computed and generated."""
         for member in self.members.values():

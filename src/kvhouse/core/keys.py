@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from hashlib import sha256
-from itertools import takewhile
+from itertools import repeat, takewhile
 from typing import Protocol
 
 import numpy as np
@@ -80,9 +80,19 @@ class OwnKeys(BlockKeys):
         key = self._shared.key(index) if self._shared else None
         return self.own(index) if key is None else key
 
+    def known(self, first: int, end: int) -> list[Hashable]:
+        """The shared keys as far as they are known, then its own."""
+        keys = list(self._shared.known(first, end)) if self._shared else []
+        keys.extend(zip(repeat(_OWN), repeat(self._request), range(first + len(keys), end)))
+        return keys
+
     def own(self, index: int) -> Hashable:
         """The key that no other request has."""
-        return "own", self._request, index
+        return _OWN, self._request, index
+
+
+#: What a request's own keys begin with.
+_OWN = "own"
 
 
 def _is_known(key: Hashable | None) -> bool:

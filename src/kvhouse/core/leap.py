@@ -87,6 +87,11 @@ class Leaper:
         for request in self._cohort.members:
             self.memory.holding(request).renew()
 
+    def written(self, request: Request) -> int:
+        """Tokens that a request has in the pool after the first step of a planned stretch."""
+        moving = request.id in self._cohort.members and self.stretch.decoding > 0
+        return self._cohort.computed_by(request) + request.in_flight + moving
+
     def leave(self) -> None:
         """Give the scheduler back, as stepping would have left it."""
         if self.inside:

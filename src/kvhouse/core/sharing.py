@@ -44,6 +44,8 @@ class PrefixSharing:
         self.pool = CachedPool(blocks, len(layout.groups), store)
         #: Blocks that became known and were not stored yet.
         self._unstored: list[tuple[int, Content]] = []
+        #: By whose keys a match was last looked for, over how many blocks, and these keys.
+        self._asked: tuple[BlockKeys | None, int, Sequence[Hashable]] = None, 0, ()
         #: Contents of requests that have ended and that no other request can ask for.
         self._ended: list[Content] = []
 
@@ -58,15 +60,15 @@ class PrefixSharing:
         What a tier has beyond it is taken where loading pays. At least one token is left to be
         computed, since its logits are wanted.
         """
-        keys: Sequence[Hashable] = ()
-        if request.keys is not None:
-            keys = request.keys.known(0, (request.known - 1) // self.layout.block_size)
+        keys = self._keys_of(request)
         best = self._match(keys, 0)
         if not self.tiers:
             return best
         count = len(self.tiers)
         declined = [0] * count
         for depth in range(1, count + 1):
+            if not self._may_widen(keys, best, depth):
+                continue
             wider = self._match(keys, depth)
             if wider.tokens == best.tokens:
                 continue
@@ -151,6 +153,26 @@ class PrefixSharing:
             if self.tiers:
                 self.tiers.drop(content)
         self._ended.clear()
+
+    def _keys_of(self, request: Request) -> Sequence[Hashable]:
+        """The keys of the blocks that a request may find, kept for when it is refused."""
+        if request.keys is None:
+            return ()
+        blocks = (request.known - 1) // self.layout.block_size
+        if self._asked[0] is not request.keys or self._asked[1] != blocks:
+            self._asked = request.keys, blocks, request.keys.known(0, blocks)
+        return self._asked[2]
+
+    def _may_widen(self, keys: Sequence[Hashable], best: Match, depth: int) -> bool:
+        """Whether the uppermost tiers have the first block beyond a match that some group needs."""
+        blocks = best.tokens // self.layout.block_size
+        if blocks == len(keys):
+            return False
+        return all(
+            self._finder(number, depth)(keys[blocks]) is not None
+            for number, group in enumerate(self.layout.groups)
+            if not group.reach.tokens
+        )
 
     def _match(self, keys: Sequence[Hashable], depth: int) -> Match:
         """The longest prefix that the pool and the uppermost ``depth`` tiers have together."""

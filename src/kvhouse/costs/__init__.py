@@ -2,5 +2,6 @@
 
 from kvhouse.costs.line import Line
 from kvhouse.costs.roofline import Roofline, StepCost
+from kvhouse.costs.sums import Sums
 
-__all__ = ["Line", "Roofline", "StepCost"]
+__all__ = ["Line", "Roofline", "StepCost", "Sums"]

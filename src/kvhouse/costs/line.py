@@ -22,6 +22,7 @@ class Line:
         more_flops: What each later step adds.
         bandwidth: Bytes a second.
         flop_rate: FLOP/s.
+        beside: Seconds that every step takes beside these.
     """
 
     bytes: int
@@ -30,6 +31,7 @@ class Line:
     more_flops: int
     bandwidth: float
     flop_rate: float
+    beside: float = 0.0
 
     def spend(self, now: float, until: float, most: int) -> tuple[list[float], float]:
         """Take steps until a time has come or ``most`` are taken, at least one.
@@ -46,11 +48,13 @@ class Line:
         """
         at_once = most >= 2 * _MANY and max(self._last(most)) < _EXACT
         moved, flops, bandwidth, rate = self.bytes, self.flops, self.bandwidth, self.flop_rate
+        beside = self.beside
         more_bytes, more_flops, seconds = self.more_bytes, self.more_flops, []
         for _ in repeat(None, _MANY if at_once else most):
             step, compute = moved / bandwidth, flops / rate
             if compute > step:
                 step = compute
+            step += beside
             seconds.append(step)
             now += step
             if now >= until:
@@ -58,7 +62,7 @@ class Line:
             moved += more_bytes
             flops += more_flops
         if at_once:
-            rest = Line(moved, more_bytes, flops, more_flops, bandwidth, rate)
+            rest = Line(moved, more_bytes, flops, more_flops, bandwidth, rate, beside)
             others, now = rest._spend_at_once(now, until, most - _MANY)
             seconds += others
         return seconds, now
@@ -73,7 +77,7 @@ class Line:
         steps = np.arange(most)
         memory = (self.bytes + steps * self.more_bytes) / self.bandwidth
         compute = (self.flops + steps * self.more_flops) / self.flop_rate
-        seconds = np.maximum(memory, compute)
+        seconds = np.maximum(memory, compute) + self.beside
         clock = np.cumsum(np.concatenate(([now], seconds)))[1:]
         taken = min(most, int(np.searchsorted(clock, until)) + 1)
         return seconds[:taken].tolist(), float(clock[taken - 1])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvhouse.core.check import check
+from kvhouse.core.keys import TokenKeys
 from kvhouse.core.memory import make_memory
 from kvhouse.core.policy import DEFAULT_TOKEN_BUDGET, DEFAULT_WATERMARK
 from kvhouse.core.scheduler import (
@@ -14,6 +15,7 @@ from kvhouse.core.scheduler import (
     Scheduler,
     SchedulerConfig,
 )
+from kvhouse.core.tiers import LoadRule
 from kvhouse.engine.executor import TorchExecutor
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.live import LiveRequest
@@ -21,8 +23,10 @@ from kvhouse.engine.load import LoadedModel, load_model
 from kvhouse.engine.outputs import Completion, StepOutput, Token
 from kvhouse.engine.prompt import prompt_ids
 from kvhouse.engine.sampler import SamplingParams
+from kvhouse.engine.tiering import open_tiers
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import DEFAULT_BLOCK_SIZE, KVLayout
+from kvhouse.replayer.tiering import Tiering
 from kvhouse.spec.model import ModelSpec
 
 Prompt = str | Sequence[int]
@@ -37,23 +41,37 @@ class EngineConfig:
     Attributes:
         kv_memory: Budget for KV in bytes; the pool takes the whole blocks in it.
         kv_format: Format of keys and values in the pool.
+        kv_rotation: Whether keys and values are rotated before they are rounded, which int8 and
+            int4 can be; None for int4 only.
         policy: One of ``core.policy.POLICIES``, or ``contiguous``.
         block_size: Tokens in a block.
         max_length: Longest request, prompt and output, in tokens; None for the model's own.
         token_budget: Most tokens computed in one step.
         max_running: Most requests that hold memory at once.
         watermark: Share of the pool that ``paged`` admissions leave free.
+        prefix_cache: Whether requests share the blocks of equal prefixes; ``paged`` only.
+        tiering: What lies below the pool, in this machine's memory and in files; what a tier's
+            link carries is measured where it is not given. ``paged`` only.
+        tier_directory: Where the files are made; by default where the system keeps temporary
+            ones.
+        load_rule: Whether to load from a tier what could be computed again; by default where
+            that is sooner done, going by this machine's measured arithmetic.
         checked: Check every invariant of the core after every step.
     """
 
     kv_memory: int
     kv_format: str = "fp32"
+    kv_rotation: bool | None = None
     policy: str = "paged"
     block_size: int = DEFAULT_BLOCK_SIZE
     max_length: int | None = None
     token_budget: int = DEFAULT_TOKEN_BUDGET
     max_running: int = DEFAULT_MAX_RUNNING
     watermark: float = DEFAULT_WATERMARK
+    prefix_cache: bool = False
+    tiering: Tiering = field(default_factory=Tiering)
+    tier_directory: Path | None = None
+    load_rule: LoadRule | None = None
     checked: bool = False
 
     def limits(self, spec: ModelSpec) -> SchedulerConfig:
@@ -86,21 +104,25 @@ class Engine:
         spec = loaded.spec
         limits = config.limits(spec)
         layout = KVLayout.of(spec, config.kv_format, config.block_size)
-        blocks = layout.blocks_in(config.kv_memory)
+        size = layout.pool_in(config.kv_memory, limits.max_length, limits.token_budget)
+        below = open_tiers(config.tiering, spec, layout, config.tier_directory, config.load_rule)
         memory = make_memory(
             config.policy,
             layout,
-            blocks,
+            size,
             limits.max_length,
             config.watermark,
             in_flight=limits.token_budget,
+            share=config.prefix_cache,
+            tiers=[tier.config for tier in below.tiers],
+            pays=below.pays,
         )
         self.spec = spec
         self.config = config
         self.tokenizer = loaded.tokenizer
         self.scheduler = Scheduler(memory, limits)
-        self.kv = KVTensors(layout, blocks)
-        self.executor = TorchExecutor.on(self.kv, loaded, limits.max_length)
+        self.kv = KVTensors(spec, layout, size, rotate=config.kv_rotation)
+        self.executor = TorchExecutor.on(self.kv, loaded, below.stores)
         self._live: dict[int, LiveRequest] = {}
 
     @classmethod
@@ -113,14 +135,23 @@ class Engine:
         """Whether a request is under way, or output waits to be fetched with ``step``."""
         return bool(self._live)
 
-    def submit(self, prompt: Prompt, max_new_tokens: int, sampling: SamplingParams = GREEDY) -> int:
+    def submit(
+        self,
+        prompt: Prompt,
+        max_new_tokens: int,
+        sampling: SamplingParams = GREEDY,
+        *,
+        salt: str | None = None,
+    ) -> int:
         """Put a request in the queue and return its id; ``step`` then gives its output.
+
+        With a prefix cache, requests share blocks only where their ``salt`` is the same.
 
         Raises:
             RequestRejected: The prompt is empty or no prompt for this model, or the request could
                 never finish in this pool.
         """
-        return self._submit(prompt, max_new_tokens, sampling, led_by_caller=True).id
+        return self._submit(prompt, max_new_tokens, sampling, salt=salt, led_by_caller=True).id
 
     def step(self) -> StepOutput:
         """Advance every request by one step, and fetch what is new of those from ``submit``."""
@@ -197,14 +228,22 @@ class Engine:
         max_new_tokens: int,
         sampling: SamplingParams,
         *,
+        salt: str | None = None,
         led_by_caller: bool = False,
     ) -> LiveRequest:
         ids = prompt_ids(prompt, self.tokenizer, self.spec.vocab_size)
-        request = self.scheduler.submit(len(ids), max_new_tokens)
+        request = self.scheduler.submit(len(ids), max_new_tokens, self._keys(ids, salt))
         live = LiveRequest(request, self.tokenizer, led_by_caller)
         self._live[request.id] = live
         self.executor.add(request.id, ids, sampling)
         return live
+
+    def _keys(self, tokens: list[int], salt: str | None) -> TokenKeys | None:
+        """What a request's blocks hold; ``tokens`` grows as it does."""
+        if not self.config.prefix_cache:
+            return None
+        tags = () if salt is None else (("salt", salt),)
+        return TokenKeys(tokens, self.config.block_size, tags)
 
     def _advance(self) -> None:
         """One step for everyone. An interrupted one is as if it had not been."""

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from kvhouse.core.step import Row, Sampled, StepPlan, StepResult
 from kvhouse.engine.adapter import ModelAdapter
-from kvhouse.engine.kernels.gather import GatherKernel
+from kvhouse.engine.kernels.reference import ReferenceKernel
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.load import LoadedModel
 from kvhouse.engine.packed import pack
 from kvhouse.engine.sampler import Sampler, SamplingParams
+from kvhouse.engine.tier_stores import TierStore
+from kvhouse.engine.transfers import Transfers
 
 
 @dataclass(slots=True)
@@ -36,36 +38,42 @@ class TorchExecutor:
     Args:
         adapter: The model on the pool's pages.
         eos_token_ids: The model's own end tokens.
+        transfers: Copies blocks between the pool and what lies below it.
     """
 
     timing = "measured"
 
-    def __init__(self, adapter: ModelAdapter, eos_token_ids: Collection[int]) -> None:
+    def __init__(
+        self, adapter: ModelAdapter, eos_token_ids: Collection[int], transfers: Transfers
+    ) -> None:
         self.adapter = adapter
+        self.transfers = transfers
         self.eos_token_ids = frozenset(eos_token_ids)
         self._live: dict[int, _Live] = {}
 
     @classmethod
-    def on(cls, kv: KVTensors, loaded: LoadedModel, max_length: int) -> TorchExecutor:
-        """The executor of a loaded model on a pool, for requests of up to ``max_length`` tokens.
+    def on(
+        cls, kv: KVTensors, loaded: LoadedModel, tiers: Sequence[TierStore] = ()
+    ) -> TorchExecutor:
+        """The executor of a loaded model on a pool, and on tiers below it.
 
         Raises:
             UnsupportedModel: The engine would not compute this model exactly.
         """
-        kernel = GatherKernel(kv, max_length, loaded.model.dtype)
-        return cls(ModelAdapter(loaded.model, kernel, loaded.spec), loaded.eos_token_ids)
+        adapter = ModelAdapter(loaded.model, ReferenceKernel(kv), loaded.spec)
+        return cls(adapter, loaded.eos_token_ids, Transfers(kv, tiers))
 
     @property
     def requests(self) -> tuple[int, ...]:
         """Ids of the requests that are registered."""
         return tuple(self._live)
 
-    def add(self, request: int, token_ids: Sequence[int], sampling: SamplingParams) -> None:
-        """Register a request's prompt."""
+    def add(self, request: int, token_ids: list[int], sampling: SamplingParams) -> None:
+        """Register a request's prompt; the list then grows with what is sampled."""
         stops = frozenset(sampling.stop_token_ids)
         if not sampling.ignore_eos:
             stops |= self.eos_token_ids
-        self._live[request] = _Live(list(token_ids), Sampler(sampling), stops)
+        self._live[request] = _Live(token_ids, Sampler(sampling), stops)
 
     def drop(self, request: int) -> None:
         """Forget a request that has ended."""
@@ -80,18 +88,27 @@ class TorchExecutor:
         return self._live[request].error
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Compute every row of ``plan`` and sample."""
+        """Copy blocks, then compute every row of ``plan`` that is not void, and sample."""
         began = time.perf_counter()
+        failed = self.transfers.carry_out(plan)
+        void = plan.void(failed.loads)
+        if void:
+            plan = replace(plan, rows=tuple(row for row in plan.rows if row.request not in void))
+        sampled = self._compute(plan) if plan.rows else ()
+        seconds = time.perf_counter() - began
+        return StepResult(seconds, sampled, failed.loads, failed.stores, failed.moves)
+
+    def _compute(self, plan: StepPlan) -> tuple[Sampled, ...]:
+        """Compute every row of ``plan`` and sample."""
         tokens = {row.request: self._live[row.request].tokens for row in plan.rows}
         logits = self.adapter.forward(pack(plan, tokens))
         # A peak that is not finite means NaN or infinity somewhere in the row.
         usable = torch.isfinite(logits.amax(-1)).tolist()
         sampling = [row for row in plan.rows if row.samples]
-        sampled = tuple(
+        return tuple(
             self._sample(row, logits[i]) if usable[i] else self._fail(row)
             for i, row in enumerate(sampling)
         )
-        return StepResult(time.perf_counter() - began, sampled)
 
     def _sample(self, row: Row, logits: torch.Tensor) -> Sampled:
         live = self._live[row.request]

@@ -1,121 +1,198 @@
-"""The pool's tensors: where keys and values lie."""
+"""The pool's tensors: where keys, values and states lie."""
 
 from __future__ import annotations
 
-import math
-from itertools import accumulate
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 
+from kvhouse.engine.available import allocate
+from kvhouse.engine.vectors import Vectors, cut
 from kvhouse.errors import KvhouseError, UnsupportedModel
-from kvhouse.layout import KVLayout
-from kvhouse.spec.layers import describe
+from kvhouse.layout import KVLayout, LayerGroup, PoolSize
+from kvhouse.spec import ModelSpec
+from kvhouse.spec.layers import FullAttention, Layer, describe
+from kvhouse.spec.reach import Reach
 
-_MEMINFO = Path("/proc/meminfo")
+#: Formats whose keys and values can be stored rotated.
+ROTATABLE = ("int8", "int4")
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKV:
+    """What one layer keeps of tokens, and where.
+
+    Attributes:
+        group: Index of the layer's group, and so of its block table in a row.
+        block_size: Tokens to a block of that group.
+        reach: Which tokens the layer sees.
+        vectors: Its keys and its values; or of latent attention the latents and the rotary parts.
+    """
+
+    group: int
+    block_size: int
+    reach: Reach
+    vectors: tuple[Vectors, ...]
 
 
 class KVTensors:
-    """One allocation that holds all keys and values: layer by layer, slot by slot within it.
+    """One allocation that holds every block, and one that holds every state.
 
-    Layer ``i`` has keys ``[blocks, block_size, kv_heads, key_dim]`` and values
-    ``[blocks, block_size, kv_heads, value_dim]``. A *slot* is the place of one token: slot
-    ``block * block_size + offset``. Fresh memory holds arbitrary bits, NaN among them, so only
-    slots that were written may ever be read.
+    A block of ``layout.block_bytes`` bytes is cut into *pieces*, and the pool lies piece by
+    piece: all blocks' first pieces, then all blocks' second ones. Where the layers of all groups
+    line up, each has a piece of its own, so that what one layer reads lies together; else the
+    whole block is one piece. Fresh memory holds arbitrary bits, NaN among them, so only places
+    that were written may ever be read.
 
     Args:
-        layout: Shapes, format and block size.
-        blocks: Blocks in the pool.
+        spec: The model.
+        layout: Its layout.
+        size: Blocks and slots of the pool.
+        rotate: Whether keys and values are stored rotated, which int8 and int4 can be; None for
+            int4 only. Latents never are: their keys and values are one vector, and rotating it
+            does not help.
+
+    Attributes:
+        layers: What each layer keeps of tokens, by the layer's number in the model.
+        states: Each slot's bytes, uint8 ``[slots, slot_bytes]``.
 
     Raises:
-        UnsupportedModel: Layers do not all keep every token, or states have to be kept.
-        KvhouseError: A format that has scales, or the machine has not that much memory free.
+        UnsupportedModel: A layer keeps what the engine has no tensors for.
+        KvhouseError: The machine has not that much memory free, a block size does not suit the
+            format, or what is asked to be rotated cannot be.
     """
 
-    def __init__(self, layout: KVLayout, blocks: int) -> None:
+    def __init__(
+        self, spec: ModelSpec, layout: KVLayout, size: PoolSize, *, rotate: bool | None = None
+    ) -> None:
         _refuse_what_has_no_tensors(layout)
-        (group,) = layout.groups
+        _refuse_rotation(layout, rotate)
+        self._rotate = layout.format.name == "int4" if rotate is None else rotate
         self.layout = layout
-        self.blocks = blocks
-        self.dtype: torch.dtype = getattr(torch, group.format.dtype)
-        self._storage = _allocate(layout.block_bytes * blocks, self.dtype)
-        slots = blocks * layout.block_size
-        shapes = [(slots, count, size) for layer in group.layers for count, size in layer.vectors]
-        ends = list(accumulate(math.prod(shape) for shape in shapes))
-        views = [
-            self._storage[end - math.prod(shape) : end].view(shape)
-            for end, shape in zip(ends, shapes, strict=True)
+        self.size = size
+        self.states = allocate(size.slots * layout.slot_bytes).view(size.slots, layout.slot_bytes)
+        blocks = allocate(size.blocks * layout.block_bytes)
+        widths = _piece_bytes(layout)
+        parts = torch.split(blocks, [size.blocks * width for width in widths]) if widths else ()
+        self._pieces = [
+            part.view(size.blocks, width) for part, width in zip(parts, widths, strict=True)
         ]
-        self._keys, self._values = views[0::2], views[1::2]
+        self.layers: dict[int, LayerKV] = {
+            number: self._layer(place) for number, place in _places(spec, layout)
+        }
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the pool; ``layout.block_bytes * blocks``."""
-        return self._storage.numel() * self.dtype.itemsize
+        """Bytes of the pool: ``layout.pool_bytes`` of its size."""
+        blocks: int = sum(piece.numel() for piece in self._pieces)
+        return blocks + self.states.numel()
 
-    @property
-    def layers(self) -> int:
-        """Number of layers that keep keys and values."""
-        return len(self._keys)
+    def read_block(self, block: int) -> torch.Tensor:
+        """A copy of a block's bytes, uint8 ``[block_bytes]``."""
+        return torch.cat([piece[block] for piece in self._pieces])
 
-    @property
-    def vector_elements(self) -> int:
-        """Most elements that one token's keys, or its values, take in any layer."""
-        return max(tensor[0].numel() for tensor in self._keys + self._values)
+    def write_block(self, block: int, content: torch.Tensor) -> None:
+        """Fill a block with what ``read_block`` gave."""
+        parts = torch.split(content, [piece.shape[1] for piece in self._pieces])
+        for piece, part in zip(self._pieces, parts, strict=True):
+            piece[block] = part
 
-    def slots(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """A layer's keys and values by slot: ``[slots, kv_heads, key_dim or value_dim]``."""
-        return self._keys[layer], self._values[layer]
+    def _layer(self, place: _Place) -> LayerKV:
+        group, position = self.layout.groups[place.group], place.position
+        if len(self._pieces) > 1:
+            region = self._pieces[position][:, : _layer_bytes(group, position)]
+        else:
+            start = sum(_layer_bytes(group, earlier) for earlier in range(position))
+            region = self._pieces[0][:, start : start + _layer_bytes(group, position)]
+        layer = group.layers[position]
+        plain = isinstance(layer, FullAttention)
+        vectors = cut(
+            region,
+            group.block_size,
+            layer.vectors,
+            group.format,
+            across=(0,) if plain else (),
+            rotated=self._rotate and plain,
+        )
+        return LayerKV(place.group, group.block_size, group.reach, vectors)
 
-    def block_view(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same by block: ``[blocks, block_size, kv_heads, key_dim or value_dim]``."""
-        shape = (self.blocks, self.layout.block_size)
-        keys, values = self.slots(layer)
-        return keys.view(*shape, *keys.shape[1:]), values.view(*shape, *values.shape[1:])
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A layer's group and its position among the group's layers."""
+
+    group: int
+    position: int
+
+
+def _places(spec: ModelSpec, layout: KVLayout) -> Iterator[tuple[int, _Place]]:
+    """Where each layer that keeps tokens lies, by its number in the model.
+
+    Groups take a kind's layers in the model's order (``layout.grouping``), so counting through
+    the groups of a kind finds them again.
+    """
+    reaches = {group.reach for group in layout.groups}
+    free = {reach: _places_of(reach, layout) for reach in reaches}
+    for number, layer in enumerate(spec.layers):
+        for part in layer.parts:
+            if part.vectors and part.reach in free:
+                yield number, next(free[part.reach])
+
+
+def _places_of(reach: Reach, layout: KVLayout) -> Iterator[_Place]:
+    for index, group in enumerate(layout.groups):
+        if group.reach == reach:
+            yield from (_Place(index, position) for position in range(len(group.layers)))
+
+
+def _layer_bytes(group: LayerGroup, position: int) -> int:
+    return group.block_size * group.layers[position].token_bytes(group.format, group.dtype)
+
+
+def _piece_bytes(layout: KVLayout) -> list[int]:
+    """Bytes of each piece of a block; their sum is the block's."""
+    if not layout.groups:
+        return []
+    each = [
+        [_layer_bytes(group, position) for position in range(len(group.layers))]
+        for group in layout.groups
+    ]
+    fullest = max(each, key=lambda sizes: (sum(sizes), len(sizes)))
+    aligned = all(sizes == fullest[: len(sizes)] for sizes in each)
+    return fullest if aligned and sum(fullest) == layout.block_bytes else [layout.block_bytes]
 
 
 def _refuse_what_has_no_tensors(layout: KVLayout) -> None:
-    if layout.several_kinds:
-        kinds = {describe(layer): None for group in layout.groups for layer in group.layers}
-        states = ["state"] if layout.slot_bytes else []
-        raise UnsupportedModel(
-            "the engine holds full attention only, and this model has layers of several kinds: "
-            + ", ".join([*kinds, *states])
-        )
-    if layout.format.scale_bytes:
+    layers = [(group, layer) for group in layout.groups for layer in group.layers]
+    kinds = {describe(layer): None for group, layer in layers if not _has_tensors(group, layer)}
+    if kinds:
+        raise UnsupportedModel(f"the engine has no tensors for {', '.join(kinds)}")
+    for group, layer in layers:
+        if layout.format.scale_bytes and (
+            group.block_size * sum(count * size for count, size in layer.vectors) % 2
+        ):
+            raise KvhouseError(
+                f"block size {group.block_size}: with KV format {layout.format.name} this model "
+                "needs an even one"
+            )
+
+
+def _refuse_rotation(layout: KVLayout, rotate: bool | None) -> None:
+    if not rotate:
+        return
+    if layout.format.name not in ROTATABLE:
         raise KvhouseError(
-            f"KV format {layout.format.name}: the engine stores formats without scales only; "
-            "plan and replay take it"
+            f"KV format {layout.format.name} cannot be rotated: {' and '.join(ROTATABLE)} can"
+        )
+    layers = [layer for group in layout.groups for layer in group.layers]
+    kinds = {describe(layer): None for layer in layers if not isinstance(layer, FullAttention)}
+    if kinds:
+        raise KvhouseError(
+            f"KV rotation is for keys and values, and this model keeps {', '.join(kinds)}: "
+            "leave the rotation off"
         )
 
 
-def _allocate(size: int, dtype: torch.dtype) -> torch.Tensor:
-    """Allocate ``size`` bytes, flat.
-
-    Linux hands out pages on first touch, so ``torch.empty`` succeeds for more than there is and
-    the process is killed later; hence the look at what is available before.
-    """
-    available = available_memory()
-    if available is None or size <= available:
-        try:
-            return torch.empty(size // dtype.itemsize, dtype=dtype)
-        except RuntimeError:
-            pass
-    free = "unknown" if available is None else f"{available:,} bytes"
-    raise KvhouseError(
-        f"cannot allocate {size:,} bytes of KV memory, available is {free}: "
-        "ask for a smaller KV budget"
-    )
-
-
-def available_memory() -> int | None:
-    """Bytes that this machine can still give to a process; None where it does not tell."""
-    try:
-        lines = _MEMINFO.read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        name, _, value = line.partition(":")
-        if name == "MemAvailable":
-            return int(value.split()[0]) * 1024
-    return None
+def _has_tensors(group: LayerGroup, layer: Layer) -> bool:
+    return group.stride == 1 and group.reach.kind in ("all", "window", "chunk") and not layer.fixed

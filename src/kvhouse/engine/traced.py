@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from kvhouse.core.request import Request
 from kvhouse.core.step import StepPlan
@@ -14,7 +13,9 @@ from kvhouse.engine.engine import EngineConfig
 from kvhouse.engine.executor import TorchExecutor
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.load import LoadedModel
+from kvhouse.engine.prompts import Prompts
 from kvhouse.engine.sampler import SamplingParams
+from kvhouse.engine.tiering import make_stores, open_tiers
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
 from kvhouse.replayer.arrivals import TimedArrivals, backlog
@@ -55,6 +56,7 @@ def scenario_for(
     """
     layout = KVLayout.of(spec, config.kv_format, config.block_size)
     arrivals = backlog if as_backlog else TimedArrivals
+    below = open_tiers(config.tiering, spec, layout, config.tier_directory, config.load_rule)
     return Scenario(
         trace,
         layout,
@@ -63,6 +65,9 @@ def scenario_for(
         config.limits(spec),
         config.watermark,
         arrivals,
+        prefix_cache=config.prefix_cache,
+        tiers=below.tiers,
+        pays=below.pays,
     )
 
 
@@ -71,17 +76,20 @@ def run_trace(
     scenario: Scenario,
     *,
     seed: int = 0,
+    tier_directory: Path | None = None,
     on_ended: Callable[[RequestRecord], None] | None = None,
     on_plan: Callable[[StepPlan], None] | None = None,
 ) -> TracedRun:
     """Serve a scenario with a real model; step times are measured, idle gaps are skipped.
 
-    Traces hold lengths and no texts, so prompts are random token ids.
+    Traces hold lengths and no texts, so prompts are random token ids; where the trace says that
+    two prompts begin alike, they do.
 
     Args:
         loaded: The model; its spec is the scenario's.
         scenario: The traffic, the pool and the limits.
         seed: Decides the prompts.
+        tier_directory: Where a tier's files are made.
         on_ended: Called for each request that finished or was rejected.
         on_plan: Called for each step's plan.
 
@@ -89,13 +97,13 @@ def run_trace(
         KvhouseError: The pool cannot be built as described, the memory is not there, or the model
             gave no usable output for a request.
     """
-    kv = KVTensors(scenario.layout, scenario.pool.blocks)
-    executor = TorchExecutor.on(kv, loaded, scenario.config.max_length)
-    prompts = np.random.default_rng(seed)
+    kv = KVTensors(loaded.spec, scenario.layout, scenario.pool)
+    stores = make_stores(scenario.tiers, scenario.layout, tier_directory)
+    executor = TorchExecutor.on(kv, loaded, stores)
+    prompts = Prompts(seed, loaded.spec.vocab_size)
 
     def register(request: Request, asked: TraceRequest) -> None:
-        ids = prompts.integers(loaded.spec.vocab_size, size=asked.prompt_tokens)
-        executor.add(request.id, ids.tolist(), _TO_THE_END)
+        executor.add(request.id, prompts.of(asked), _TO_THE_END)
 
     def forget(record: RequestRecord) -> None:
         if record.request is not None:

@@ -12,13 +12,13 @@ from kvhouse.core.policy import (
     Placement,
     get_policy,
 )
-from kvhouse.costs import Roofline
+from kvhouse.costs import Roofline, Sums
 from kvhouse.devices import Device
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import DEFAULT_BLOCK_SIZE, KVLayout, PoolSize
 from kvhouse.planner.budget import DEFAULT_UTILIZATION, Budget, kv_budget
 from kvhouse.planner.concurrency import requests_that_fit
-from kvhouse.spec.model import DTYPE_BYTES, ModelSpec
+from kvhouse.spec.model import ModelSpec
 from kvhouse.spec.sharding import shard
 
 
@@ -171,18 +171,8 @@ class Case:
         return min(by_blocks, size.slots) if placement.layout.slot_bytes else by_blocks
 
     def link_seconds(self, batch: int) -> float:
-        """Floor of a step's sums over the ranks; 0 where no link's bandwidth is known.
-
-        Each layer sums twice, after attention and after its MLP (Megatron-LM, Shoeybi et al.
-        2019, arXiv 1909.08053). A sum over ``n`` ranks sends at least ``2 (n - 1) / n`` of its
-        bytes from each (Patarasuk and Yuan 2009, doi 10.1016/j.jpdc.2008.09.002).
-        """
-        link = self.device.peer_link or self.device.host_link
-        if self.tp == 1 or link is None:
-            return 0.0
-        row = self.spec.hidden_size * DTYPE_BYTES[self.spec.dtype]
-        sent = 2 * len(self.spec.layers) * batch * row * 2 * (self.tp - 1) / self.tp
-        return sent / link
+        """Floor of a step's sums over the ranks; 0 where no link's bandwidth is known."""
+        return Sums.of(self.spec, self.device, self.tp).seconds(batch)
 
 
 @lru_cache(maxsize=128)

@@ -13,6 +13,7 @@ from kvhouse.devices import Device
 from kvhouse.layout import DEFAULT_BLOCK_SIZE
 from kvhouse.planner import DEFAULT_UTILIZATION
 from kvhouse.replayer.events import Event
+from kvhouse.replayer.recorder import Recorder
 from kvhouse.replayer.records import RequestRecord
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.setup import Setup
@@ -50,11 +51,14 @@ def replay(
     link_latency: float = DEFAULT_LINK_LATENCY,
     tier_replacement: str = "lru",
     tier_write: str = "back",
+    tp: int = 1,
+    replica: tuple[int, int] = (1, 1),
     slo: SLO | None = None,
     timeline: int | None = None,
     on_ended: Callable[[RequestRecord], None] | None = None,
     on_plan: Callable[[StepPlan], None] | None = None,
     on_event: Callable[[Event], None] | None = None,
+    recorder: Recorder | None = None,
 ) -> ReplayResult:
     """Lead a trace through the scheduler on a virtual clock of roofline times.
 
@@ -92,11 +96,16 @@ def replay(
         tier_replacement: What a full tier gives up: ``lru`` or ``arc``.
         tier_write: When the first tier takes a block: ``through`` once it is full, ``back`` once
             its content must leave the pool.
+        tp: Devices that share every layer; memory and bytes are those of one of them. The sums
+            over them take their time on the device's links; see ``costs.Sums``.
+        replica: Take what a router would send to this one, from 1, of so many replicas, to which
+            it deals requests out one after the other: ``(1, 2)`` is the first of two.
         slo: What requests should meet; ``ReplayResult.goodput`` says how many did.
         timeline: Points of ``ReplayResult.timeline``, if it is wanted.
         on_ended: Called for each request that finished or was rejected.
         on_plan: Called for each step's plan.
         on_event: Called for everything that happens to a request; see docs/json.md.
+        recorder: Gathers what a picture shows.
 
     Raises:
         KvhouseError: The input is impossible; the message says which part. Requests that can
@@ -132,7 +141,14 @@ def replay(
             tier_replacement,
             tier_write,
         ),
+        tp=tp,
+        replica=replica,
     )
     return setup.drive(
-        slo=slo, timeline=timeline, on_ended=on_ended, on_plan=on_plan, on_event=on_event
+        slo=slo,
+        timeline=timeline,
+        on_ended=on_ended,
+        on_plan=on_plan,
+        on_event=on_event,
+        recorder=recorder,
     )

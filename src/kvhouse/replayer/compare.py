@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from kvhouse.core.policy import PAGED, POLICIES, get_policy
 from kvhouse.errors import KvhouseError
+from kvhouse.replayer.recorder import Recorder
 from kvhouse.replayer.records import RequestRecord
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.setup import Setup
@@ -43,10 +44,22 @@ def compare(
     slo: SLO | None = None,
     timeline: int | None = None,
     on_ended: Callable[[RequestRecord], None] | None = None,
+    recorders: Sequence[Recorder | None] | None = None,
 ) -> list[ReplayResult]:
     """Drive each setup; see ``Setup.drive``.
+
+    Args:
+        setups: What is driven.
+        slo: What requests should meet.
+        timeline: Bins of each timeline.
+        on_ended: Called for each request that ended.
+        recorders: What gathers a picture of each drive.
 
     Raises:
         KvhouseError: One of them is impossible.
     """
-    return [setup.drive(slo=slo, timeline=timeline, on_ended=on_ended) for setup in setups]
+    recorders = recorders or [None] * len(setups)
+    return [
+        setup.drive(slo=slo, timeline=timeline, on_ended=on_ended, recorder=recorder)
+        for setup, recorder in zip(setups, recorders, strict=True)
+    ]

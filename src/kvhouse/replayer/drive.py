@@ -17,6 +17,7 @@ from kvhouse.replayer.guard import Guard
 from kvhouse.replayer.intervals import Interval, Intervals
 from kvhouse.replayer.leaping import Leap, leap_of
 from kvhouse.replayer.live import Live
+from kvhouse.replayer.recorder import Recorder
 from kvhouse.replayer.records import DriveLog, RequestRecord
 from kvhouse.replayer.traces import TraceRequest
 
@@ -32,6 +33,7 @@ def drive(
     on_plan: Callable[[StepPlan], None] | None = None,
     on_event: Callable[[Event], None] | None = None,
     guard: Guard | None = None,
+    recorder: Recorder | None = None,
     keep: bool = True,
 ) -> DriveLog:
     """Lead ``arrivals`` through ``scheduler`` until all have finished or were rejected.
@@ -52,6 +54,7 @@ def drive(
         on_plan: Called for each step's plan, before it is carried out.
         on_event: Called for everything that happens to a request.
         guard: Looks at every step.
+        recorder: Looks at the pool now and then, for a picture.
         keep: Whether the log keeps its intervals, and not only what they come to.
     """
     state = _Drive(scheduler, executor, arrivals, Reporter(on_event), Intervals(keep=keep))
@@ -60,6 +63,7 @@ def drive(
     state.on_ended = on_ended or state.on_ended
     state.on_plan = on_plan
     state.guard = guard
+    state.recorder = recorder
     leap = None
     if on_plan is None:
         leap = leap_of(scheduler, executor, state.intervals, guard)
@@ -95,6 +99,7 @@ class _Drive:
         self.on_ended: Callable[[RequestRecord], None] = _nothing
         self.on_plan: Callable[[StepPlan], None] | None = None
         self.guard: Guard | None = None
+        self.recorder: Recorder | None = None
         self.intervals = intervals
         self.log = DriveLog(executor.timing, intervals=intervals)
         self.now = 0.0
@@ -136,6 +141,8 @@ class _Drive:
             return False
         self.step, until = moment
         if until > self.now:
+            if self.recorder:
+                self.recorder.wait(self.now, until, self.scheduler)
             self._pass_time(until - self.now, self.scheduler.ledger())
             self.now = until  # exactly, so that the next arrival is due
         return True
@@ -156,6 +163,8 @@ class _Drive:
         self._note_refusal(plan.index)
         if self.guard:
             self.guard.check(plan)
+        if self.recorder:
+            self.recorder.look(self.now, scheduler)
         if self.on_plan:
             self.on_plan(plan)
         result, finished = scheduler.carry_out(plan, self.executor)
@@ -181,7 +190,11 @@ class _Drive:
         if self.scheduler.refusal:
             self._note_refusal(stretch.index)
         start = self.now
-        seconds, self.now = leap.spend(start, *self._limit(stretch.most))
+        until, most = self._limit(stretch.most)
+        if self.recorder:
+            self.recorder.look(start, self.scheduler, leap.written)
+            until = min(until, self.recorder.due)
+        seconds, self.now = leap.spend(start, until, most)
         finished = leap.advance(start, seconds)
         later = len(seconds) - 1
         self.step += later + 1

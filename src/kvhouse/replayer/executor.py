@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from kvhouse.core.step import Executor, Sampled, StepPlan, StepResult
 from kvhouse.core.stretch import PlainRow
-from kvhouse.costs import Line, Roofline
+from kvhouse.costs import Line, Roofline, Sums
 from kvhouse.links import Link, transfer_cost
 from kvhouse.replayer.stretches import Stretches
 
@@ -46,21 +46,37 @@ class ModelledExecutor:
     Args:
         roofline: What rows take.
         links: The link of each tier below the pool, in their order.
+        sums: What ranks spend beside it, where the roofline is that of one of several.
     """
 
     timing = "modelled"
 
-    def __init__(self, roofline: Roofline, links: Sequence[Link] = ()) -> None:
+    def __init__(
+        self, roofline: Roofline, links: Sequence[Link] = (), sums: Sums | None = None
+    ) -> None:
         self.roofline = roofline
+        self.sums = sums if sums and sums.counted else None
         #: The times of a stretch's steps.
-        self.line = roofline.line
+        self.line = self._summing_line if self.sums else roofline.line
         self.links = tuple(links)
 
     def execute(self, plan: StepPlan) -> StepResult:
         """The least time of ``plan``, and one token for each row that samples."""
         sampled = tuple(Sampled(row.request) for row in plan.rows if row.samples)
         transfers = transfer_cost(plan, self.roofline.layout.block_bytes, self.links)
-        return StepResult(transfers.seconds(self.roofline.step(plan).seconds), sampled)
+        seconds = self.roofline.step(plan).seconds
+        if self.sums:
+            seconds += self.sums.seconds(plan.tokens)
+        return StepResult(transfers.seconds(seconds), sampled)
+
+    def _summing_line(
+        self, decoding: int, before: int, rows: Sequence[PlainRow], **kinds: bool
+    ) -> Line:
+        """As the roofline's, with the sums of its tokens, of which every step has as many."""
+        assert self.sums is not None, "it is taken only where there are sums"
+        line = self.roofline.line(decoding, before, rows, **kinds)
+        line.beside = self.sums.seconds(decoding + sum(count for _, count, _ in rows))
+        return line
 
     @property
     def leaps(self) -> bool:

@@ -202,7 +202,7 @@ def find_min_memory(
             f"{long:,} requests exceed the maximum length of {limit:,} tokens and would be "
             "rejected however much memory there is: cut them, or raise max_length"
         )
-    largest, enough = _needs(setup)
+    largest, enough = blocks_needed(setup)
     search = _Search(lambda blocks: replace(setup, kv_blocks=int(blocks)), goal, on_ended)
     low, high = 0, min(largest, enough)
     while not search.holds(high):
@@ -225,8 +225,12 @@ def _at_rate(setup: Setup, factor: float) -> Setup:
     return replace(setup, trace=replace(trace, requests=TraceTable(requests), selection=selection))
 
 
-def _needs(setup: Setup) -> tuple[int, int]:
-    """Blocks of the largest request, and blocks with which none ever waits for memory."""
+def blocks_needed(setup: Setup) -> tuple[int, int]:
+    """Blocks of the largest request, and blocks with which none ever waits for memory.
+
+    Raises:
+        KvhouseError: Every request is longer than the maximum length.
+    """
     config = setup.config
     placement = Placement(
         get_policy(setup.policy), setup.layout, config.max_length, config.token_budget, setup.fit

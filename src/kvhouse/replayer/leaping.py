@@ -34,6 +34,8 @@ class Leap:
         self._memory = scheduler.memory
         self._stretches = Stretches()
         self._taken = 0
+        #: See ``Leaper.written``.
+        self.written = self._leaper.written
 
     def plan(self) -> Stretch | None:
         """Begin a stretch; None, and the scheduler as stepping left it, where that cannot be."""

@@ -20,6 +20,7 @@ from kvhouse.replayer.drive import drive
 from kvhouse.replayer.events import Event
 from kvhouse.replayer.guard import ResidencyGuard
 from kvhouse.replayer.prefixes import keys_of
+from kvhouse.replayer.recorder import Recorder
 from kvhouse.replayer.records import RequestRecord
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.slo import SLO
@@ -50,6 +51,9 @@ class Scenario:
         fit: How contiguous policies look for a run, one of ``core.policy.FITS``.
         tiers: What lies below the pool, what is next below it first.
         pays: Whether to load from them what could be computed again.
+        tp: Devices that share every layer; ``layout`` and the memory are those of one.
+        sum_link: Bytes per second over which their sums are counted; None where they are not.
+        replica: Which of how many replicas gets this part of the trace, from 1.
     """
 
     trace: Trace
@@ -64,6 +68,9 @@ class Scenario:
     fit: str = FIRST_FIT
     tiers: tuple[LinkedTier, ...] = ()
     pays: LoadRule = always
+    tp: int = 1
+    sum_link: float | None = None
+    replica: tuple[int, int] = (1, 1)
 
     @property
     def pool(self) -> PoolSize:
@@ -93,6 +100,10 @@ class Scenario:
             "prefix_cache": self.prefix_cache,
             "fit": self.fit,
             "tiers": [tier.to_dict() for tier in self.tiers],
+            "tp": self.tp,
+            "sum_bytes_per_second": self.sum_link,
+            "replica": self.replica[0],
+            "replicas": self.replica[1],
             **asdict(self.config),
         }
 
@@ -106,6 +117,7 @@ class Scenario:
         on_ended: Callable[[RequestRecord], None] | None = None,
         on_plan: Callable[[StepPlan], None] | None = None,
         on_event: Callable[[Event], None] | None = None,
+        recorder: Recorder | None = None,
     ) -> ReplayResult:
         """Lead the traffic through a fresh scheduler.
 
@@ -117,6 +129,7 @@ class Scenario:
             on_ended: For each request that ended.
             on_plan: For each step.
             on_event: For everything that happens to a request.
+            recorder: Gathers what a picture needs.
 
         Raises:
             KvhouseError: The pool cannot be built as described.
@@ -143,8 +156,11 @@ class Scenario:
             on_plan=on_plan,
             on_event=on_event,
             guard=ResidencyGuard(memory),
-            keep=timeline is not None,
+            recorder=recorder,
+            keep=timeline is not None or recorder is not None,
         )
+        if recorder:
+            recorder.finish(log)
         return summarise(log, memory, self.to_dict(), slo=slo, timeline=timeline)
 
     def _keys(self, request: TraceRequest) -> BlockKeys | None:

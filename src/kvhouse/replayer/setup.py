@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kvhouse.core.policy import DEFAULT_TOKEN_BUDGET, DEFAULT_WATERMARK, FIRST_FIT, PAGED
 from kvhouse.core.scheduler import DEFAULT_MAX_RUNNING, SchedulerConfig
 from kvhouse.core.step import StepPlan
-from kvhouse.costs import Roofline
+from kvhouse.costs import Roofline, Sums
 from kvhouse.devices import Device
+from kvhouse.errors import KvhouseError
 from kvhouse.layout import DEFAULT_BLOCK_SIZE, KVLayout
 from kvhouse.planner import DEFAULT_UTILIZATION, kv_budget
+from kvhouse.planner.case import rank_of
 from kvhouse.replayer.arrivals import TimedArrivals, backlog
 from kvhouse.replayer.events import Event
 from kvhouse.replayer.executor import ModelledExecutor
 from kvhouse.replayer.guard import StepGuard
+from kvhouse.replayer.recorder import Recorder
 from kvhouse.replayer.records import RequestRecord
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.scenario import Scenario
@@ -49,11 +52,41 @@ class Setup:
     utilization: float = DEFAULT_UTILIZATION
     as_backlog: bool = False
     tiering: Tiering = field(default_factory=Tiering)
+    tp: int = 1
+    replica: tuple[int, int] = (1, 1)
+
+    @property
+    def rank(self) -> ModelSpec:
+        """What one of the ``tp`` devices keeps of the model.
+
+        Raises:
+            KvhouseError: The model cannot be shared out among so many.
+        """
+        return rank_of(self.model, self.tp)
+
+    @property
+    def part(self) -> Trace:
+        """What a router sends here that deals requests out to the replicas one after the other.
+
+        Raises:
+            KvhouseError: There is no such replica, or it gets no request.
+        """
+        number, replicas = self.replica
+        if not 1 <= number <= replicas:
+            raise KvhouseError(f"replica {number} of {replicas}: number them from 1 on")
+        if replicas == 1:
+            return self.trace
+        requests = self.trace.requests[number - 1 :: replicas]
+        if not requests:
+            raise KvhouseError(
+                f"replica {number} of {replicas} gets none of {len(self.trace.requests):,} requests"
+            )
+        return replace(self.trace, requests=requests)
 
     @property
     def layout(self) -> KVLayout:
-        """How keys and values lie in blocks."""
-        return KVLayout.of(self.model, self.kv_format, self.block_size)
+        """How keys and values lie in blocks, on each rank."""
+        return KVLayout.of(self.rank, self.kv_format, self.block_size)
 
     @property
     def config(self) -> SchedulerConfig:
@@ -68,8 +101,13 @@ class Setup:
 
     @property
     def roofline(self) -> Roofline:
-        """How long steps take at least."""
-        return Roofline(self.model, self.layout, self.device, self.weight_dtype)
+        """How long steps take at least, but for the sums over ranks."""
+        return Roofline(self.rank, self.layout, self.device, self.weight_dtype)
+
+    @property
+    def sums(self) -> Sums:
+        """What the ranks spend beside that."""
+        return Sums.of(self.model, self.device, self.tp)
 
     def scenario(self) -> Scenario:
         """What decides the step plans.
@@ -80,12 +118,12 @@ class Setup:
         kv_memory = 0
         if self.kv_blocks is None:
             budget = kv_budget(
-                self.model, self.device, self.weight_dtype, self.utilization, self.kv_memory
+                self.rank, self.device, self.weight_dtype, self.utilization, self.kv_memory
             )
             kv_memory = budget.pool_bytes()
-        tiers = self.tiering.on(self.device)
+        tiers, sums = self.tiering.on(self.device), self.sums
         return Scenario(
-            self.trace,
+            self.part,
             self.layout,
             self.policy,
             kv_memory,
@@ -97,6 +135,9 @@ class Setup:
             self.fit,
             tiers,
             rule_of(tiers, self.roofline),
+            self.tp,
+            sums.bandwidth if sums.counted else None,
+            self.replica,
         )
 
     @property
@@ -110,7 +151,16 @@ class Setup:
             given = max(1, self.kv_blocks * self.layout.block_bytes)
         if given is None:
             return 0
-        return kv_budget(self.model, self.device, self.weight_dtype, 1.0, given).missing
+        return kv_budget(self.rank, self.device, self.weight_dtype, 1.0, given).missing
+
+    def recorder(self) -> Recorder:
+        """What gathers a picture of one drive."""
+        requests = self.trace.requests
+        if not requests or not self.as_backlog:
+            return Recorder(requests[-1].arrival if requests else 0.0)
+        # Half of what it takes to compute all tokens, since some may be found or refused.
+        tokens, step = self.trace.mean_tokens * len(requests), self.token_budget
+        return Recorder(self.roofline.chunk(0, step).seconds * tokens / step / 2)
 
     def drive(
         self,
@@ -120,6 +170,7 @@ class Setup:
         on_ended: Callable[[RequestRecord], None] | None = None,
         on_plan: Callable[[StepPlan], None] | None = None,
         on_event: Callable[[Event], None] | None = None,
+        recorder: Recorder | None = None,
     ) -> ReplayResult:
         """Replay it; see ``Scenario.drive``.
 
@@ -130,7 +181,7 @@ class Setup:
         scenario = self.scenario()
         links = [tier.link for tier in scenario.tiers]
         roofline = self.roofline
-        modelled = ModelledExecutor(roofline, links)
+        modelled = ModelledExecutor(roofline, links, self.sums)
         executor = StepGuard(modelled, roofline, self.weight_dtype, links)
         return scenario.drive(
             executor,
@@ -139,4 +190,5 @@ class Setup:
             on_ended=on_ended,
             on_plan=on_plan,
             on_event=on_event,
+            recorder=recorder,
         )

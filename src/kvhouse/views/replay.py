@@ -9,6 +9,7 @@ from rich.console import Console
 from kvhouse.core.ledger import LEDGER_CLASSES
 from kvhouse.replayer.results import Distribution, ReplayResult
 from kvhouse.units import bytes_text, seconds_text
+from kvhouse.views.ranks import ranks_text
 from kvhouse.views.tables import table
 from kvhouse.views.tiers import show_tiers
 
@@ -25,7 +26,7 @@ LEDGER_NAMES = {
 
 def show_results(console: Console, title: str, results: Sequence[ReplayResult]) -> None:
     """Print what became of the requests, then where the pool's bytes were."""
-    heads = [_head(result) for result in results]
+    heads = [head(result) for result in results]
     if len(heads) > 2:  # so that they break between words, where columns are narrow
         heads = [head.replace("-", " ") for head in heads]
     timings = " and ".join(sorted({result.timing for result in results}))
@@ -35,6 +36,9 @@ def show_results(console: Console, title: str, results: Sequence[ReplayResult]) 
     console.print(table(f"{title} (times {timings})", ["", *heads], rows))
     console.print(table("Pool, mean over time", ["", *heads], _ledger_rows(results)))
     show_tiers(console, results)
+    for text in dict.fromkeys(ranks_text(result.scenario) for result in results):
+        if text:
+            console.print(text)
     for result in results:
         show_rejections(console, result)
 
@@ -47,7 +51,8 @@ def show_rejections(console: Console, result: ReplayResult) -> None:
         console.print(f"{text} (and {others:,} more)" if others else text, style="yellow")
 
 
-def _head(result: ReplayResult) -> str:
+def head(result: ReplayResult) -> str:
+    """A drive's policy, and what goes with it."""
     parts = [result.pool.policy]
     if result.prefix:
         parts.append("prefix cache")

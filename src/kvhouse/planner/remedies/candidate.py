@@ -88,6 +88,7 @@ class Candidate:
             needs=_joined("", self.needs, other.needs),
             basis="exact" if self.basis == other.basis == "exact" else "estimated",
             assumption=_joined("", self.assumption, other.assumption),
+            hardware=self.hardware or other.hardware,
         )
 
 

@@ -25,9 +25,9 @@ _NARROW = ("int8", "fp8", "int4")
 
 def candidates(case: Case, options: Options) -> Iterator[Candidate | Excluded]:
     """Every remedy that there is, or the reason why it is none here."""
-    yield from _formats(case)
+    yield from narrower_formats(case)
     yield from _weights(case)
-    yield _paging(case)
+    yield paging(case)
     yield _sharing(case, options)
     yield _shorter(case, options)
     yield from _ranks(case)
@@ -35,7 +35,8 @@ def candidates(case: Case, options: Options) -> Iterator[Candidate | Excluded]:
     yield from _grouped(case)
 
 
-def _formats(case: Case) -> Iterator[Candidate | Excluded]:
+def narrower_formats(case: Case) -> Iterator[Candidate | Excluded]:
+    """Keys and values in each narrower format, or why it is none."""
     spec, now = case.spec, get_format(case.kv_format)
     latent = any(isinstance(part, LatentAttention) for part in _parts(case))
     for name in _NARROW:
@@ -73,7 +74,8 @@ def _weights(case: Case) -> Iterator[Candidate]:
         )
 
 
-def _paging(case: Case) -> Candidate | Excluded:
+def paging(case: Case) -> Candidate | Excluded:
+    """Blocks as they are needed, where the pool is handed out otherwise."""
     if case.policy == PAGED:
         return Excluded("paging", "the pool is paged already")
     return Candidate(
@@ -158,31 +160,32 @@ def _shorter(case: Case, options: Options) -> Candidate | Excluded:
     )
 
 
-def _ranks(case: Case) -> Iterator[Candidate | Excluded]:
+def _ranks(case: Case) -> Iterator[Candidate]:
+    return (tensor_parallel(case, ranks) for ranks in _RANKS if ranks > case.tp)
+
+
+def tensor_parallel(case: Case, ranks: int) -> Candidate:
+    """Every layer shared among ``ranks`` devices, more than now."""
     device = case.device
-    for ranks in _RANKS:
-        name = f"tensor parallel {ranks}"
-        if ranks <= case.tp:
-            continue
-        link = "their own link" if device.peer_link else "the host link"
-        known = device.peer_link or device.host_link
-        yield Candidate(
-            name,
-            f"share every layer among {ranks} devices instead of {case.tp}",
-            {"tp": ranks},
-            latency=(
-                f"two sums over the ranks in each layer, over {link} at its full bandwidth"
-                if known
-                else "two sums over the ranks in each layer, not counted: no link is known"
-            ),
-            needs=f"{ranks} of {device.name} and a link between them",
-            basis="estimated",
-            assumption=(
-                "identical requests of the asked length; each rank has an equal share of the "
-                "weights and its own KV heads, at least one"
-            ),
-            hardware=True,
-        )
+    link = "their own link" if device.peer_link else "the host link"
+    known = device.peer_link or device.host_link
+    return Candidate(
+        f"tensor parallel {ranks}",
+        f"share every layer among {ranks} devices instead of {case.tp}",
+        {"tp": ranks},
+        latency=(
+            f"two sums over the ranks in each layer, over {link} at its full bandwidth"
+            if known
+            else "two sums over the ranks in each layer, not counted: no link is known"
+        ),
+        needs=f"{ranks} of {device.name} and a link between them",
+        basis="estimated",
+        assumption=(
+            "identical requests of the asked length; each rank has an equal share of the "
+            "weights and its own KV heads, at least one"
+        ),
+        hardware=True,
+    )
 
 
 def _cards(case: Case) -> Iterator[Candidate | Excluded]:

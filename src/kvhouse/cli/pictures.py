@@ -1,0 +1,109 @@
+"""Files with a picture of what was replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from kvhouse.cli.output import whole_file
+from kvhouse.errors import KvhouseError
+
+if TYPE_CHECKING:
+    from kvhouse.replayer import ReplayResult, Setup
+    from kvhouse.replayer.recorder import Recorder
+    from kvhouse.views.picture import Picture
+
+
+@dataclass(frozen=True, slots=True)
+class Pictures:
+    """The files that are asked for.
+
+    Attributes:
+        html: Where a page is written.
+        png: Where an image is.
+        svg: Where a drawing is.
+        language: What a page is written in.
+
+    Raises:
+        KvhouseError: An unknown language, or one that no page is written in.
+    """
+
+    html: str | None
+    png: str | None
+    svg: str | None
+    language: str
+
+    def __post_init__(self) -> None:
+        if self.language != "en":
+            from kvhouse.views.page.texts import texts_of
+
+            texts_of(self.language)
+            if not self.html:
+                raise KvhouseError(
+                    f"--lang {self.language} is for --html; images are labelled in English"
+                )
+
+    def __bool__(self) -> bool:
+        return any((self.html, self.png, self.svg))
+
+    def recorder(self, setup: Setup) -> Recorder | None:
+        """What a drive is recorded by; None where no picture is asked for."""
+        return setup.recorder() if self else None
+
+    @contextmanager
+    def open(self) -> Iterator[Callable[[Picture], None]]:
+        """What writes a picture into every file; each is there whole once the block ends well.
+
+        Raises:
+            KvhouseError: A file cannot be written, or what draws images is not installed.
+        """
+        if self.png or self.svg:
+            from kvhouse.views.image import require_matplotlib
+
+            require_matplotlib()
+        with ExitStack() as files:
+            page = files.enter_context(whole_file(self.html, "page"))
+            png = files.enter_context(whole_file(self.png, "image"))
+            svg = files.enter_context(whole_file(self.svg, "drawing"))
+
+            def write(picture: Picture) -> None:
+                if page:
+                    from kvhouse.views.page import page as page_of
+
+                    page(page_of(picture, self.language).encode())
+                for kind, sink in (("png", png), ("svg", svg)):
+                    if sink:
+                        from kvhouse.views.image import image
+
+                        sink(image(picture, kind))
+
+            yield write
+
+
+def picture_of(
+    setup: Setup,
+    model: str,
+    device: str,
+    results: Sequence[ReplayResult],
+    recorders: Sequence[Recorder | None],
+) -> Picture:
+    """Results and what was recorded beside them."""
+    from kvhouse.views.picture import Drive, Picture
+
+    drives = [
+        Drive(result, recorder.recording)
+        for result, recorder in zip(results, recorders, strict=True)
+        if recorder
+    ]
+    trace = PurePath(setup.trace.name).name
+    return Picture(trace, _public(model), _public(device), setup.layout, drives)
+
+
+def _public(name: str) -> str:
+    """A name without the folders of a file: where it lies is nobody's business who sees it."""
+    path = PurePath(name)
+    local = path.suffix in (".json", ".gguf") or name.startswith((".", "~")) or path.is_absolute()
+    return path.name if local else name

@@ -1,0 +1,111 @@
+"""The engine's tiers: their stores, their links as measured, and when loading pays."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from kvhouse.core.tiers import LoadRule, always
+from kvhouse.costs import Roofline
+from kvhouse.devices.local import measure
+from kvhouse.engine.tier_stores import FileStore, HostStore, TierStore
+from kvhouse.layout import KVLayout
+from kvhouse.links import load_rule
+from kvhouse.replayer.tiering import LinkedTier, Tiering
+from kvhouse.spec.model import ModelSpec
+
+#: Blocks that are written and read to measure a link, and how often.
+_PROBED = 8
+_REPEATS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTiers:
+    """Tiers at work: what they are, where their blocks lie, and when loading from them pays."""
+
+    tiers: tuple[LinkedTier, ...] = ()
+    stores: tuple[TierStore, ...] = ()
+    pays: LoadRule = always
+
+
+def open_tiers(
+    tiering: Tiering,
+    spec: ModelSpec,
+    layout: KVLayout,
+    directory: Path | None = None,
+    rule: LoadRule | None = None,
+) -> OpenTiers:
+    """Build the stores of tiers, and measure each link whose rate is not given.
+
+    Args:
+        tiering: What was asked for.
+        spec: The model.
+        layout: What a block is.
+        directory: Where files are made; by default where the system keeps temporary ones.
+        rule: When loading pays; by default where it is sooner done than computing again at this
+            machine's measured float32 rate. That counts for narrower weights too, of which no
+            rate is measured: an estimate.
+
+    Raises:
+        KvhouseError: A figure is out of range, or the memory or the directory is not there.
+    """
+    if not tiering:
+        return OpenTiers()
+    device = measure()
+    # Any rate will do until it is measured.
+    tiers = replace(
+        tiering,
+        host_link=tiering.host_link or (tiering.host_memory and 1.0),
+        nvme_link=tiering.nvme_link or (tiering.nvme_memory and 1.0),
+    ).on(device)
+    given = {"host": tiering.host_link, "nvme": tiering.nvme_link}
+    stores = make_stores(tiers, layout, directory)
+    linked = tuple(
+        tier if given[tier.config.name] else _measured(tier, store, layout)
+        for tier, store in zip(tiers, stores, strict=True)
+    )
+    if rule is None:
+        roofline = Roofline(spec, layout, device, "float32")
+        rule = load_rule(roofline, [tier.link for tier in linked])
+    return OpenTiers(linked, stores, rule)
+
+
+def make_stores(
+    tiers: Sequence[LinkedTier], layout: KVLayout, directory: Path | None = None
+) -> tuple[TierStore, ...]:
+    """A store for each tier: ``host`` in this machine's memory, any other in files.
+
+    Raises:
+        KvhouseError: The memory or the directory is not there.
+    """
+    stores: list[TierStore] = []
+    for tier in tiers:
+        if tier.config.name == "host":
+            slots = layout.blocks_in(tier.config.bytes)
+            stores.append(HostStore(slots, layout.block_bytes))
+        else:
+            stores.append(FileStore(directory, layout.block_bytes))
+    return tuple(stores)
+
+
+def _measured(tier: LinkedTier, store: TierStore, layout: KVLayout) -> LinkedTier:
+    """The tier with the rate at which blocks come out of its store."""
+    blocks = min(_PROBED, layout.blocks_in(tier.config.bytes))
+    content = torch.zeros(layout.block_bytes, dtype=torch.uint8)
+    for slot in range(blocks):
+        store.write(slot, content)
+    seconds = []
+    for _ in range(_REPEATS):
+        began = time.perf_counter()
+        for slot in range(blocks):
+            found = store.read(slot)
+            if found is not None:
+                content.copy_(found)
+        seconds.append(time.perf_counter() - began)
+    rate = blocks * layout.block_bytes / median(seconds)
+    return replace(tier, link=replace(tier.link, bandwidth=rate))

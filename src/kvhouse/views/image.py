@@ -1,0 +1,207 @@
+"""The picture of drives as an image or a drawing, by matplotlib."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvhouse.core.ledger import LEDGER_CLASSES
+from kvhouse.errors import KvhouseError
+from kvhouse.replayer.curves import Curve
+from kvhouse.units import seconds_text
+from kvhouse.views.map_pixels import map_pixels
+from kvhouse.views.page.texts import texts_of
+from kvhouse.views.palette import LIGHT, LINES
+from kvhouse.views.picture import GIB, Drive, Picture, size_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import SubFigure
+
+_DPI = 100
+_DASHES = ("-", "--", ":", "-.", "--", ":")
+_INK, _SOFT = LIGHT["ink"], LIGHT["soft"]
+_STYLE: Any = {
+    "font.size": 9,
+    "text.color": _INK,
+    "axes.edgecolor": LIGHT["line"],
+    "axes.labelcolor": _SOFT,
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": _SOFT,
+    "ytick.color": _SOFT,
+    "svg.hashsalt": "kvhouse",  # the same ids for the same picture
+}
+
+
+def require_matplotlib() -> None:
+    """Make sure that images can be drawn.
+
+    Raises:
+        KvhouseError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise KvhouseError(
+            "images are drawn by matplotlib, which is not installed: pip install 'kvhouse[plots]'"
+        ) from None
+
+
+def image(picture: Picture, kind: str) -> bytes:
+    """A picture as a file's content.
+
+    Args:
+        picture: What it shows.
+        kind: ``png`` or ``svg``.
+
+    Raises:
+        KvhouseError: matplotlib is not installed.
+    """
+    require_matplotlib()
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    columns = min(2, len(picture.drives))
+    lines = -(-len(picture.drives) // columns)
+    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # of a name, shown as boxes
+        figure = Figure(
+            figsize=((10.0, 13.0)[columns - 1], 5.7 * lines + 3.2), layout="constrained"
+        )
+        heights = [5.7] * lines + [2.5]
+        *places, bottom = figure.subfigures(lines + 1, 1, height_ratios=heights, squeeze=False).flat
+        for line, place in enumerate(places):
+            shown = picture.drives[columns * line : columns * (line + 1)]
+            beside = place.subfigures(1, columns, squeeze=False).flat
+            for drive, part in zip(shown, beside, strict=False):
+                _draw_drive(part, drive, picture)
+        _draw_times(bottom, picture)
+        figure.suptitle(_title(picture), x=0.01, ha="left", fontsize=11)
+        content = BytesIO()
+        metadata = {"Date": None} if kind == "svg" else {"Software": None}
+        figure.savefig(content, format=kind, dpi=_DPI, metadata=metadata)
+    return content.getvalue() if kind == "svg" else _with_a_palette(content)
+
+
+def _with_a_palette(content: BytesIO) -> bytes:
+    """The same image in 256 colours, which takes a third of the bytes."""
+    from PIL import Image
+
+    small = BytesIO()
+    with Image.open(content) as whole:
+        whole.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(small, "png")
+    return small.getvalue()
+
+
+def _title(picture: Picture) -> str:
+    result = picture.drives[0].result
+    # A dollar sign in a name would begin a formula.
+    trace, model, device = (
+        name.replace("$", r"\$") for name in (picture.trace, picture.model, picture.device)
+    )
+    return (
+        f"{result.submitted:,} requests of {trace}\n{model} on {device}, pool of "
+        f"{size_text(result.pool.bytes)}; times {picture.timing}, bytes and requests counted"
+    )
+
+
+def _draw_drive(part: SubFigure, drive: Drive, picture: Picture) -> None:
+    """One drive: its headline, its memory map and its ledger."""
+    result, first = drive.result, drive.result.first_token_seconds
+    ttft = f"{seconds_text(first.p50)} / {seconds_text(first.p99)}" if first else "–"
+    part.suptitle(
+        f"{drive.name}: {result.running.peak:,} requests at once, "
+        f"{size_text(drive.used_bytes)} used of {size_text(drive.held_bytes)} held\n"
+        f"TTFT p50 / p99 {ttft}, {result.output_tokens_per_second:,.0f} output tokens/s "
+        f"({result.timing})",
+        x=0.01,
+        ha="left",
+        fontsize=10,
+    )
+    top, below = part.subplots(2, 1, sharex=True, height_ratios=[4, 2.3])
+    blocks, rows = result.pool.blocks, len(drive.recording.pool.blocks)
+    note = "" if rows == blocks else f"; {rows:,} of {blocks:,} blocks are drawn"
+    if not rows:
+        note = ", but this model keeps nothing in blocks"
+    top.set_title(f"Memory map: each colour is a request{note}")
+    top.set_ylabel("block")
+    end = result.makespan_seconds
+    pixels = map_pixels(drive.recording.pool, end)
+    top.imshow(pixels, extent=(0, end or 1, blocks or 1, 0), aspect="auto", interpolation="nearest")
+    if end < 0.9 * picture.end:
+        top.text(end, blocks / 2, f"  all done at {seconds_text(end)}", in_layout=False)
+    _draw_ledger(below, drive)
+    below.set_xlim(0, picture.end or 1)
+    below.set_xlabel(f"time, s ({result.timing})")
+
+
+def _draw_ledger(axes: Axes, drive: Drive) -> None:
+    timeline, names = drive.recording.timeline, texts_of("en").classes
+    shown = [name for name in LEDGER_CLASSES if any(timeline.ledger[name])]
+    edges = np.arange(len(timeline.running) + 1) * timeline.bin_seconds
+    below = np.zeros(len(edges))
+    for name in shown:
+        values = np.array(timeline.ledger[name]) / GIB
+        above = below + np.append(values, values[-1:])
+        label, colour = names[name], LIGHT[name]
+        axes.fill_between(edges, below, above, step="post", color=colour, lw=0, label=label)
+        below = above
+    axes.set_ylabel("GiB")
+    axes.set_ylim(0, drive.result.pool.bytes / GIB)
+    axes.set_title("Where the bytes were")
+    if shown:
+        axes.legend(loc="upper left", bbox_to_anchor=(0, -0.3), ncols=3, fontsize=8, frameon=False)
+
+
+def _draw_times(part: SubFigure, picture: Picture) -> None:
+    """The distributions of the requests' times, and how many ran and waited."""
+    names = {
+        "first_token_seconds": "TTFT",
+        "per_token_seconds": "TPOT",
+        "latency_seconds": "Latency",
+    }
+    counts = {"running": "Requests in memory", "waiting": "Requests waiting"}
+    places = part.subplots(1, len(names) + len(counts))
+    charts, others = places[: len(names)], places[len(names) :]
+    for axes, (name, title) in zip(charts, names.items(), strict=True):
+        axes.set_title(f"{title}, s ({picture.timing})")
+        axes.set_ylabel("% of requests within" if name == "first_token_seconds" else "")
+        _show_seconds(axes, [drive.recording.curves[name] for drive in picture.drives])
+        for place, drive in enumerate(picture.drives):
+            values = drive.recording.curves[name].quantiles
+            axes.plot(values, np.linspace(0, 100, len(values)), **_line(place), label=drive.name)
+    for axes, (name, title) in zip(others, counts.items(), strict=True):
+        axes.set_title(title)
+        axes.set_xlabel(f"time, s ({picture.timing})")
+        for place, drive in enumerate(picture.drives):
+            timeline = drive.recording.timeline
+            middles = (np.arange(len(timeline.running)) + 0.5) * timeline.bin_seconds
+            axes.plot(middles, getattr(timeline, name), **_line(place))
+    for axes in places:
+        axes.grid(axis="y", color=LIGHT["line"], lw=0.6)
+    if len(picture.drives) > 1:
+        charts[0].legend(fontsize=8, frameon=False)
+
+
+def _show_seconds(axes: Axes, curves: list[Curve]) -> None:
+    """A logarithmic axis with round times, more of them where there are few powers of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    values = [value for curve in curves for value in curve.quantiles if value > 0] or [1.0]
+    decades = math.log10(max(values) / min(values))
+    steps = (1.0,) if decades > 1.9 else (1.0, 3.0) if decades > 1 else (1.0, 2.0, 5.0)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=steps))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: seconds_text(value)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _line(place: int) -> dict[str, Any]:
+    return {"color": LIGHT[f"line-{place % LINES}"], "ls": _DASHES[place % LINES], "lw": 1.6}

@@ -1,0 +1,59 @@
+// The ledger as stacked areas: every byte of the pool by class.
+
+/** The sums below and above each class of a ledger, for each bin. */
+function stack(ledger) {
+  const bins = ledger[data.classes[0]].length;
+  let below = new Float64Array(bins);
+  return data.classes.map((name) => {
+    const above = below.map((sum, bin) => sum + ledger[name][bin]);
+    const layer = { name, below, above, any: ledger[name].some((value) => value > 0) };
+    below = above;
+    return layer;
+  });
+}
+
+/** Put a ledger into its place; returns what draws it anew. */
+function makeAreas(place, drive) {
+  const layers = stack(drive.ledger);
+  const bins = drive.ledger[data.classes[0]].length;
+  const shown = layers.filter((layer) => layer.any);
+  let scales = null;
+  hover(place, (x) => {
+    if (!scales || !bins) return null;
+    const seconds = scales.scaleX.invert(x) * scales.unit.seconds;
+    const bin = Math.floor(seconds / drive.bin_seconds);
+    if (bin < 0 || bin >= bins) return null;
+    const of = (name) => `${texts[name]}: ${gib(drive.ledger[name][bin])}`;
+    const lines = [...shown].reverse().map(({ name }) => [colour(name), of(name)]);
+    return [say("at", duration(seconds)), ...lines, `${texts.pool}: ${gib(drive.pool_bytes)}`];
+  });
+  return () => {
+    const axis = timeAxis();
+    const { root, marks, scaleX, scaleY } = frame(place.clientWidth, 190, {
+      ...axis,
+      y: { low: 0, high: drive.pool_bytes / 2 ** 30 },
+      yLabel: "GiB",
+    });
+    scales = { scaleX, unit: axis.unit };
+    const x = (bin) => scaleX((bin * drive.bin_seconds) / axis.unit.seconds);
+    for (const { name, below, above } of shown) marks.append(area(name, bins, x, scaleY, below, above));
+    place.replaceChildren(root);
+    const entry = ({ name }) => [swatchOf(name), texts[name]];
+    legend(place.nextElementSibling, [...shown].reverse().map(entry));
+  };
+}
+
+/** One layer: steps along its upper side, and back along its lower. */
+function area(name, bins, x, scaleY, below, above) {
+  const points = [];
+  const at = (bin, side, value) => points.push(`${x(bin + side).toFixed(1)} ${scaleY(value / 2 ** 30).toFixed(1)}`);
+  for (let bin = 0; bin < bins; bin++) for (const side of [0, 1]) at(bin, side, above[bin]);
+  for (let bin = bins - 1; bin >= 0; bin--) for (const side of [1, 0]) at(bin, side, below[bin]);
+  return svg("path", { class: `layer ${name}`, d: `M${points.join("L")}Z` });
+}
+
+function swatchOf(name) {
+  const swatch = html("i", "swatch");
+  swatch.style.background = colour(name);
+  return swatch;
+}

@@ -1,0 +1,96 @@
+"""Which remedy pays: the ranking, what each row rests on, and the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rich.console import Console
+from rich.padding import Padding
+
+from kvhouse.replayer.remedies import Figures, Report, Row
+from kvhouse.views.tables import table
+
+_MARKS = {"helps": "+", "no difference": "=", "worse": "-"}
+
+
+def show_remedies(console: Console, title: str, command: str, report: Report) -> None:
+    """Print the base, the ranking, each row's flags and assumptions, and the verdict.
+
+    Args:
+        console: Where to.
+        title: The traffic and the device in words.
+        command: The command that replays the base.
+        report: What was found.
+    """
+    console.print(table(_title(title, report), _columns(report), _rows(report)))
+    if report.limit.name == "arrivals":
+        _show_text(console, "Gains say how much sooner the last request is done, no more.", ())
+    _show_text(console, "Each row is the base's command with its flags behind it:", [command])
+    _show_text(console, "The base:", report.limit.evidence)
+    for row in report.rows:
+        _show_text(console, f"{row.name}: {', '.join(row.flags)}", _rests_on(row))
+    for one in report.excluded:
+        _show_text(console, f"Not tried: {one.name}: {one.reason}", ())
+    _show_text(console, _pairs(report), ())
+    for text in report.compared:
+        _show_text(console, text, ())
+    console.print(report.verdict, style="bold", highlight=False, markup=False)
+
+
+def _title(title: str, report: Report) -> str:
+    asked = "requests/s that meet the SLO" if report.slo else "requests/s that finish"
+    return (
+        f"{title}: ranked by goodput a device ({asked}), then by requests in memory; times "
+        "modelled; + helps, = no difference beyond 1 %, - makes it worse"
+    )
+
+
+def _columns(report: Report) -> tuple[str, ...]:
+    in_time = "meet\nSLO" if report.slo else "served"
+    return ("", "goodput", "gain", "a\ndevice", in_time, "in\nmemory", "tokens/s")
+
+
+def _rows(report: Report) -> Iterator[tuple[str, ...]]:
+    yield ("  the base", *_figures(report.base, None))
+    for row in report.rows:
+        yield (f"{_MARKS[row.effect]} {row.name}", *_figures(row.figures, row.gain))
+    if report.limit.unbounded:
+        yield ("  (enough memory)", *_figures(report.limit.unbounded, None))
+
+
+def _figures(figures: Figures, gain: float | None) -> tuple[str, ...]:
+    return (
+        f"{figures.goodput_per_second:,.4g}",
+        "" if gain is None else f"{gain:+.1%}",
+        f"{figures.goodput_per_device:,.4g}",
+        f"{figures.in_time_share:.1%}",
+        f"{figures.in_memory_peak:,}",
+        f"{figures.output_tokens_per_second:,.0f}",
+    )
+
+
+def _rests_on(row: Row) -> Iterator[str]:
+    if row.pair:
+        yield "rests on what its parts rest on"
+    else:
+        yield f"accuracy: {row.accuracy}"
+        yield f"assumes: {row.assumption}"
+        if row.needs:
+            yield f"needs: {row.needs}"
+    if row.figures.devices > 1:
+        yield f"{row.figures.devices} devices"
+    if row.measured:
+        yield f"measured: {'; '.join(row.measured)}"
+
+
+def _pairs(report: Report) -> str:
+    tried = f"{report.replays:,} replays, {report.pairs_tried:,} pairs among them"
+    left = f"; {report.pairs_left:,} more pairs were left out" if report.pairs_left else ""
+    best = f"; the best pair is {report.best_pair}" if report.best_pair else ""
+    return f"{tried}{left}{best}."
+
+
+def _show_text(console: Console, head: str, lines: Iterable[str]) -> None:
+    console.print(head, highlight=False, markup=False)
+    for line in lines:
+        console.print(Padding(line, (0, 0, 0, 2)), highlight=False, markup=False)

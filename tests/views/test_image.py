@@ -1,0 +1,112 @@
+"""Images: what they are, and that a map's pixels are its cells."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from io import BytesIO
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from kvhouse import devices, spec
+from kvhouse.core.ledger import LEDGER_CLASSES
+from kvhouse.replayer import Setup, read_trace
+from kvhouse.replayer.recorder import PoolMap
+from kvhouse.replayer.records import RequestRecord
+from kvhouse.views.image import image
+from kvhouse.views.map_pixels import map_pixels
+from kvhouse.views.palette import DARK, LIGHT, css
+from kvhouse.views.picture import Drive, Picture
+
+
+@pytest.fixture(scope="module")
+def picture():
+    setup = Setup(
+        read_trace("poisson:rate=5,prompt=uniform(5,90),output=uniform(2,80),requests=40,seed=3"),
+        spec.load("llama-3-8b"),
+        devices.get("a100-80g"),
+        kv_blocks=300,
+    )
+    recorder = setup.recorder()
+    result = setup.drive(recorder=recorder)
+    name = "a $trace$ of <names> & __more__ 请求 \U0001f3e0"
+    return Picture(name, "m", "d", setup.layout, [Drive(result, recorder.recording)])
+
+
+def test_a_png_is_an_image_with_the_colours_of_requests(picture):
+    content = image(picture, "png")
+    with Image.open(BytesIO(content)) as opened:
+        assert opened.format == "PNG"
+        colours = {colour for _, colour in opened.convert("RGB").getcolors(2**24)}
+    assert tuple(bytes.fromhex(LIGHT["owner-0"][1:])) in colours
+    assert len(content) < 150_000
+
+
+def test_a_drawing_is_xml_and_the_same_each_time(picture):
+    content = image(picture, "svg")
+    assert ET.fromstring(content).tag == "{http://www.w3.org/2000/svg}svg"
+    assert image(picture, "svg") == content
+
+
+def test_pixels_are_cells():
+    kinds = {name: place for place, name in enumerate(LEDGER_CLASSES)}
+    moments = [["used", "free"], ["cached", "reserved"]]
+    pool = PoolMap(
+        times=np.array([0.0, 5.0]),
+        blocks=np.array([0, 1]),
+        owners=np.array([[1, 0], [0, 2]]),
+        kinds=np.array([[kinds[name] for name in column] for column in moments]),
+        counts=np.zeros((2, len(kinds))),
+        requests=(RequestRecord(8, 1, 1, 0.0), RequestRecord(3, 1, 1, 0.0)),
+    )
+    pixels = map_pixels(pool, 10.0)
+    height, width, _ = pixels.shape
+
+    def colour(name):
+        return np.array(list(bytes.fromhex(LIGHT[name][1:])))
+
+    quarters = [
+        (pixels[: height // 2, : width // 2], colour("owner-0")),  # request 8 of 8 colours
+        (pixels[height // 2 :, : width // 2], colour("panel")),
+        (pixels[: height // 2, width // 2 :], colour("cached")),
+        (
+            pixels[height // 2 :, width // 2 :],
+            np.round(0.45 * colour("owner-3") + 0.55 * colour("panel")),
+        ),
+    ]
+    for quarter, expected in quarters:
+        assert (quarter == expected).all()
+
+
+def test_a_map_of_nothing_is_the_ground():
+    empty = np.zeros((0, 4), dtype=int)
+    pool = PoolMap(np.zeros(0), np.arange(4), empty, empty, empty, ())
+    assert (map_pixels(pool, 0.0) == list(bytes.fromhex(LIGHT["panel"][1:]))).all()
+
+
+def test_both_schemes_have_every_colour():
+    assert LIGHT.keys() == DARK.keys()
+    assert css().count("--owner-0:") == 2
+
+
+def luminance(colour):
+    """Relative luminance of a colour (WCAG 2.2)."""
+    values = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in values]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", [LIGHT, DARK])
+@pytest.mark.parametrize(
+    ("one", "other", "least"),
+    [
+        ("ink", "ground", 4.5),  # text
+        ("soft", "ground", 4.5),
+        ("soft", "card", 4.5),
+        *((f"line-{place}", "ground", 3.0) for place in range(6)),  # graphics
+    ],
+)
+def test_text_and_lines_stand_out(scheme, one, other, least):
+    lighter, darker = sorted((luminance(scheme[one]), luminance(scheme[other])), reverse=True)
+    assert (lighter + 0.05) / (darker + 0.05) >= least
