@@ -1,8 +1,9 @@
 """Many steps at once, with exactly the plans that stepping would have made, but none written out.
 
-Between two events (an arrival, an admission, an end, a chunk of a prompt, a dry pool) a decoding
-request only counts up and takes a block now and then. A ``Leaper`` keeps such requests in a
-``Cohort`` and touches one of them only when something happens to it. It changes the scheduler's
+Between two events (an arrival, an admission, an end, a dry pool) a decoding request only counts up
+and takes a block now and then, and a long prompt goes on by what the budget leaves. A ``Leaper``
+keeps the decoding requests in a ``Cohort`` and touches one of them only when something happens to
+it. It changes the scheduler's
 own queue, tables and pool, in the order in which stepping would; what it cannot do so, it leaves
 to ``Scheduler.schedule``: preemption, steps whose budget does not reach every decoding request,
 windows and other kinds of memory that let tokens go, and tiers.
@@ -18,6 +19,7 @@ from kvhouse.core.check import check
 from kvhouse.core.cohort import Cohort
 from kvhouse.core.growth import Growth
 from kvhouse.core.memory import KVMemory
+from kvhouse.core.outlook import Outlook
 from kvhouse.core.queue import PLACE
 from kvhouse.core.request import Request, RequestState
 from kvhouse.core.stretch import Stretch
@@ -43,6 +45,7 @@ class Leaper:
         self._size = self.memory.layout.block_size
         self._cohort = Cohort(self._size)
         self._growth = Growth(self.memory, self._cohort)
+        self._outlook = Outlook(scheduler, self._cohort, self._growth)
         #: Running requests that do not decode, in order.
         self._prompts: list[Request] = []
         #: Whether it is in charge.
@@ -78,6 +81,7 @@ class Leaper:
             else:
                 prompts.append(request)
         self._cohort, self._growth, self._prompts = cohort, growth, prompts
+        self._outlook = Outlook(self.scheduler, cohort, growth)
         self.inside = True
         return True
 
@@ -123,9 +127,9 @@ class Leaper:
         self._describe(size if moving else 0)
         stretch.later, stretch.most = cohort.size, 1
         if stretch.rows:
-            self._look_beyond()
+            self._outlook.look_beyond(stretch, self._prompts)
         elif stretch.decoding:
-            stretch.most = self._quiet()
+            stretch.most = self._outlook.quiet()
         return stretch
 
     def advance(self, steps: int) -> list[Request]:
@@ -243,85 +247,6 @@ class Leaper:
             )
         else:
             stretch.in_shared = 0
-
-    def _look_beyond(self) -> None:
-        """Let steps follow where the first step's other rows decode from then on.
-
-        The last of them may be a part of a prompt, which then takes what is left of the budget.
-        """
-        stretch, cohort, rows = self.stretch, self._cohort, self.stretch.prompts
-        if self.config.prefill_first:
-            return
-        last = rows[-1]
-        left = last.known - last.computed - last.in_flight
-        starting = rows[:-1] if left else rows
-        steps = cohort.until_end if stretch.decoding else 2**62
-        for request in starting:
-            end = request.computed + request.in_flight
-            if end < request.known or not self._growth.at_its_edge(request, end):
-                return
-            steps = min(steps, request.max_new_tokens - request.generated)
-        later = cohort.size + len(starting)
-        chunk = self.config.token_budget - later
-        if left:
-            if chunk <= 0 or not self._comes_last(last):
-                return
-            steps = min(steps, 1 + (left - 1) // chunk)
-        elif chunk < 0 or len(rows) < len(self._prompts) or not self._nobody_follows():
-            return
-        if later * self._growth.each * -(-steps // self._size) <= self._pool.free_blocks:
-            stretch.later, stretch.most = later, steps
-            if left:
-                stretch.chunk, stretch.chunk_first = chunk, last.known - left
-
-    def _comes_last(self, prompt: Request) -> bool:
-        """Whether all that run after a prompt in the order are prompts whose turn has not come."""
-        running = self.scheduler.running
-        after = len(running) - 1 - bisect_left(running, prompt.place, key=PLACE)
-        return after == len(self._prompts) - len(self.stretch.prompts)
-
-    def _nobody_follows(self) -> bool:
-        """Whether nobody is admitted after a step with rows, while only blocks are taken."""
-        scheduler, refusal = self.scheduler, self.scheduler.refusal
-        if refusal is None:
-            return not scheduler.waiting or len(scheduler.running) == self.config.max_running
-        # What the rows compute may be what the head of the queue lacks.
-        return not self._sharing and not refusal.reason_may_change
-
-    def _floor(self) -> int | None:
-        """Free blocks down to which the head of the queue is refused as it was, for one reason.
-
-        None where that may change with every step.
-        """
-        scheduler, refusal = self.scheduler, self.scheduler.refusal
-        if refusal is None or not scheduler.waiting.head:
-            return 0
-        if self._sharing:
-            if self._cohort.keyed:  # what they fill may be what it lacks
-                return None
-            # It may lose what it found, and then needs more.
-            needed = self.memory.blocks_to_admit(scheduler.waiting.head)
-        else:
-            needed = refusal.needed
-        return needed if refusal.reason_may_change else 0
-
-    def _quiet(self) -> int:
-        """Steps up to the next event, the planned one included."""
-        cohort, floor = self._cohort, self._floor()
-        steps = cohort.until_end
-        if not self._growth.each or steps == 1:
-            return steps
-        if floor is None:
-            return 1
-        spare = self._pool.free_blocks - floor
-        most = cohort.size * self._growth.each * -(-steps // self._size)
-        if most <= spare:
-            return steps
-        for step in range(1, steps):
-            spare -= len(cohort.beginning(cohort.tick + step)) * self._growth.each
-            if spare < 0:
-                return step
-        return steps
 
     def _join(self, request: Request) -> None:
         """Let a request that decodes from now on into the cohort, if it stands where it should."""
