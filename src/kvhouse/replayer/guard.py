@@ -278,12 +278,13 @@ class ResidencyGuard:
         self._check_tables(step, [table.ids for holding in holdings for table in holding.tables])
 
     def _check_tables(self, step: int, tables: Sequence[Sequence[int]]) -> None:
-        distinct: set[int] = set().union(*tables)
-        total = self._memory.total_blocks
-        if len(distinct) < sum(map(len, tables)) and not self._memory.sharing:
-            raise PhysicsError(f"step {step}: a block lies in two tables")
-        if distinct and not 0 <= min(distinct) <= max(distinct) < total:
+        held = np.fromiter(chain.from_iterable(tables), dtype=np.int64)
+        if not len(held):
+            return
+        if not 0 <= held.min() <= held.max() < self._memory.total_blocks:
             raise PhysicsError(f"step {step}: a table names a block outside the pool")
+        if not self._memory.sharing and len(np.unique(held)) < len(held):
+            raise PhysicsError(f"step {step}: a block lies in two tables")
 
 
 def _no_room(step: int, tokens: int, token_bytes: int, held: int, block: int) -> str:
