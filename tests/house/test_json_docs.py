@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from kvhouse import devices, spec
+from kvhouse.demo.cache import CacheOutcome, CacheSetting
 from kvhouse.demo.paging import POLICIES, Outcome, Setting
 from kvhouse.engine.outputs import Completion, FinishReason
+from kvhouse.engine.quality import Quality, QualityReport, Variant
 from kvhouse.engine.traced import TracedRun
 from kvhouse.planner import plan
 from kvhouse.planner.cases import case_for
@@ -26,6 +28,7 @@ from kvhouse.replayer.find import Goal, find_min_memory
 from kvhouse.replayer.logged import LoggedDrive
 from kvhouse.replayer.remedies import Tries, remedies
 from kvhouse.replayer.traces import TraceStream
+from kvhouse.views.cache import Point
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENTS = ("json.md", "json.zh-CN.md")
@@ -151,8 +154,14 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
         "kvhouse-run-with-a-trace": [{**named, **TracedRun(figures, 0).to_dict()}],
         "kvhouse-devices-name": [devices.get("l4").to_dict()],
         "kvhouse-devices": [{"devices": [device.to_dict() for device in devices.listed()]}],
+        "kvhouse-quality": [_quality().to_dict()],
+        "kvhouse-demo-cache": [CacheOutcome(CacheSetting(), "", (Point(1, *[0.0] * 5),)).to_dict()],
         "kvhouse-demo-paging": [Outcome(Setting(), sized, drives, drives).to_dict()],
     }
+
+
+def _quality() -> QualityReport:
+    return QualityReport("", "", 1, 2, (Quality(Variant("int8"), 1, *[0.5] * 5),))
 
 
 def _events(setup: Setup) -> dict[str, Any]:
