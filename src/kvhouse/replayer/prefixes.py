@@ -49,6 +49,9 @@ class HashIdKeys(BlockKeys):
         end = min(end, self.named_tokens // size)
         if not self._plain or id_tokens % size:
             return [self.key(index) for index in range(first, end)]
+        if id_tokens == size:
+            place = (id_tokens << _BITS) + size - 1
+            return [(number << 2 * _BITS) + place for number in self.ids[first:end]]
         keys: list[Hashable] = []
         while first < end:
             named, place = divmod(first * size, id_tokens)
