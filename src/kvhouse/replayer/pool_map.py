@@ -65,7 +65,7 @@ def look_at(scheduler: Scheduler, blocks: Array, written: Written = written) -> 
         kinds[memory.sharing.pool.content_ids()] = CACHED  # what is held is painted over
     _paint(memory, scheduler.running, written, kinds, owners)
     if memory.sharing and any(memory.sharing.pool.shared_blocks):
-        kinds[np.array(memory.sharing.pool.references) > 1] = SHARED
+        kinds[memory.sharing.pool.shared_ids()] = SHARED
     counts = np.bincount(kinds, minlength=len(LEDGER_CLASSES))
     return Sight(owners[blocks], kinds[blocks], counts)
 
