@@ -273,6 +273,15 @@ def test_a_recorder_changes_nothing_and_sees_what_the_ledger_counts(setup, rows,
     assert bool(len(naive.recording.pool.times)) == bool(stepped[1])
 
 
+def test_an_idle_request_at_the_start_of_a_chunk_needs_nothing():
+    """Its last block holds a token of the chunk before and none of its own yet."""
+    changes = {"kind": "chunk", "blocks": 3, "max_length": 8, "token_budget": 1, "max_running": 2}
+    setup = BUSY | changes | {"watermark": 0.0, "prefill_first": True, "flops": SLOW}
+    naive = Naive(0.0)
+    play(setup, requests_of([(0, 6, 2, [], 0), (0, 1, 1, [], 0)]), step=True, recorder=naive)
+    assert len(naive.recording.pool.times) > 2
+
+
 BUSY = {
     "kind": "full",
     "policy": "paged",

@@ -96,9 +96,10 @@ def _parts(
     if group.reach.kind == "another":
         return 0, held, 0, 0
     size = group.block_size
-    needed = min(max(-(-tokens // size) - first, 0), held)
+    oldest = group.reach.first(request.computed)
+    # At the start of a chunk nothing is needed, not even in a block that is begun.
+    end = -(-tokens // size) if oldest < tokens else oldest // size
+    needed = min(max(end - first, 0), held)
     fillable = min(max(-(-request.most_slots // size) - first, needed), held)
-    passed = 0
-    if group.reach.tokens:
-        passed = min(max(group.first_block(request.computed) - first, 0), needed)
+    passed = min(max(oldest // size - first, 0), needed)
     return passed, needed - passed, fillable - needed, held - fillable
