@@ -30,7 +30,7 @@ def picture():
     )
     recorder = setup.recorder()
     result = setup.drive(recorder=recorder)
-    name = "a $trace$ of <names> & __more__ 请求 \U0001f3e0"
+    name = "a $trace$ of \x1b[2J <names> & __more__ 请求 \U0001f3e0"
     return Picture(name, "m", "d", setup.layout, [Drive(result, recorder.recording)])
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvhouse.cli import options
-from kvhouse.cli.output import plan_log, print_json, progress
+from kvhouse.cli.output import plan_log, print_json, progress, require_apart
 from kvhouse.errors import KvhouseError
 from kvhouse.units import parse_bytes
 
@@ -95,6 +95,7 @@ def run_command(
         )
     if trace is not None and (temperature or raw):
         raise KvhouseError("--temperature and --raw go with a prompt")
+    require_apart({"--plan-log": plan_log_file}, (trace, model))
     from kvhouse import spec
 
     spec.load(model)  # so that a wrong name is answered before torch is imported

@@ -103,9 +103,7 @@ def _with_a_palette(content: BytesIO) -> bytes:
 def _title(picture: Picture) -> str:
     result = picture.drives[0].result
     # A dollar sign in a name would begin a formula.
-    trace, model, device = (
-        name.replace("$", r"\$") for name in (picture.trace, picture.model, picture.device)
-    )
+    trace, model, device = (name.replace("$", r"\$") for name in picture.names)
     return (
         f"{result.submitted:,} requests of {trace}\n{model} on {device}, pool of "
         f"{size_text(result.pool.bytes)}; times {picture.timing}, bytes and requests counted"

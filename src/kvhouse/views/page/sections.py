@@ -19,14 +19,15 @@ def headline(picture: Picture, texts: Texts) -> str:
     """What was driven, and which of its figures are what."""
     result = picture.drives[0].result
     timing = picture.timing
+    trace, model, device = picture.names
     known = f"timing_{timing}" if timing in ("modelled", "measured") else "timing_other"
     lines = [
         texts.say(
             "subject",
             requests=f"{result.submitted:,}",
-            trace=picture.trace,
-            model=picture.model,
-            device=picture.device,
+            trace=trace,
+            model=model,
+            device=device,
         ),
         texts.say(
             "pool",
