@@ -59,7 +59,7 @@ def without_bounds(base: Setup) -> Setup | None:
     """
     paged, least = replace(base, policy=PAGED), base.scenario().pool.blocks
     try:
-        _, enough = blocks_needed(replace(paged, trace=base.part, replica=(1, 1)))
+        _, enough = blocks_needed(paged)
     except KvhouseError:
         return None
     return replace(paged, kv_blocks=max(enough, least))
