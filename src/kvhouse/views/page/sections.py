@@ -30,10 +30,10 @@ def headline(picture: Picture, texts: Texts) -> str:
             device=device,
         ),
         texts.say(
-            "pool",
+            "pool" if result.pool.blocks else "pool_states",
             pool=size_text(result.pool.bytes),
             blocks=f"{result.pool.blocks:,}",
-            tokens=result.pool.block_size,
+            tokens=f"{result.pool.block_size:,}",
             format=picture.layout.format.name,
         ),
     ]
