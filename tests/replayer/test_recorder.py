@@ -48,7 +48,7 @@ def test_moments_stay_few_and_evenly_spread_however_many_steps_there_are(as_back
 
 
 def test_a_replica_s_part_is_looked_at_as_often():
-    trace = "backlog:prompt=400,output=60,requests=1600"
+    trace = "backlog:prompt=40,output=500,requests=400"
     whole, part = (
         record(trace, as_backlog=True, kv_blocks=2000, replica=replica)[1].pool.times
         for replica in ((1, 1), (3, 8))

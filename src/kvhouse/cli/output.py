@@ -1,4 +1,4 @@
-"""How commands write: JSON, progress, and files that are there whole or not at all."""
+"""How commands write: JSON, and files that are there whole or not at all."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kvhouse.errors import KvhouseError
+
+if TYPE_CHECKING:
+    from kvhouse.replayer.stop import Stop
 
 
 class Encodable(Protocol):
@@ -29,24 +32,6 @@ def warn(text: str) -> None:
 def print_json(data: dict[str, Any]) -> None:
     """Print one JSON object, alone on stdout."""
     print(json.dumps(data, indent=2, allow_nan=False))
-
-
-@contextmanager
-def progress(label: str, total: int | None) -> Iterator[Callable[[object], None]]:
-    """A progress bar on stderr while the block runs; call what it yields once for each item.
-
-    ``total`` is None where nobody knows it. There is no bar where stderr is not a terminal.
-    """
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task(label, total=total)
-        yield lambda _: bar.advance(task)
 
 
 def require_apart(written: Mapping[str, str | None], read: Iterable[str | None]) -> None:
@@ -76,12 +61,15 @@ def require_apart(written: Mapping[str, str | None], read: Iterable[str | None])
 
 
 @contextmanager
-def whole_file(path: str | None, what: str) -> Iterator[Callable[[bytes], None] | None]:
+def whole_file(
+    path: str | None, what: str, stop: Stop | None = None
+) -> Iterator[Callable[[bytes], None] | None]:
     """A sink for bytes that becomes ``path`` when the block ends well; None without a path.
 
     Args:
         path: The file.
         what: What an error calls it.
+        stop: If it cut the block short, the file is called ``path.partial``.
 
     Raises:
         KvhouseError: The file cannot be written.
@@ -110,18 +98,23 @@ def whole_file(path: str | None, what: str) -> Iterator[Callable[[bytes], None] 
                     raise KvhouseError(reason) from None
 
             yield write
-        partial.replace(target)
+        cut_short = stop is not None and stop.cut_short
+        partial.replace(target.with_name(f"{target.name}.partial") if cut_short else target)
     finally:
         partial.unlink(missing_ok=True)
 
 
 @contextmanager
-def line_log(path: str | None, what: str) -> Iterator[Callable[[Encodable], None] | None]:
+def line_log(
+    path: str | None, what: str, stop: Stop | None = None
+) -> Iterator[Callable[[Encodable], None] | None]:
     """The same for what is written as lines."""
-    with whole_file(path, what) as write:
+    with whole_file(path, what, stop) as write:
         yield None if write is None else lambda line: write(line.encode())
 
 
-def plan_log(path: str | None) -> AbstractContextManager[Callable[[Encodable], None] | None]:
+def plan_log(
+    path: str | None, stop: Stop | None = None
+) -> AbstractContextManager[Callable[[Encodable], None] | None]:
     """A log of step plans."""
-    return line_log(path, "plan log")
+    return line_log(path, "plan log", stop)

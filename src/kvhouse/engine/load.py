@@ -1,4 +1,4 @@
-"""Load a model's weights and tokenizer from this machine; the network is never asked."""
+"""Load a model's weights and tokenizer, from this machine or from the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kvhouse import spec
+from kvhouse.engine.hub_files import download, downloaded
 from kvhouse.engine.quiet import reading
 from kvhouse.engine.support import refuse_unsupported
 from kvhouse.errors import KvhouseError
@@ -42,12 +43,38 @@ class LoadedModel:
         return frozenset([ids] if isinstance(ids, int) else ids)
 
 
+def describe_model(source: str | Path) -> spec.ModelSpec:
+    """What a model keeps, without its weights.
+
+    A model of the hub is described from what was downloaded, if it was, and else from the hub.
+
+    Raises:
+        SpecError: Nothing is there, or its description is damaged.
+        UnsupportedModel: The model is of a kind that cannot be counted.
+    """
+    name = spec.hub_name(source) if isinstance(source, str) else None
+    there = downloaded(name) if name else None
+    return spec.load(source if there is None else there)
+
+
+def refuse_unknown_dtype(dtype: str) -> None:
+    """Refuse what weights cannot be computed in.
+
+    Raises:
+        KvhouseError: No such dtype.
+    """
+    if dtype not in spec.DTYPE_BYTES:
+        raise KvhouseError(f"unknown dtype {dtype!r}: choose one of {', '.join(spec.DTYPE_BYTES)}")
+
+
 def load_model(source: str | Path, dtype: str = "float32") -> LoadedModel:
     """Load a model.
 
     Args:
-        source: A directory with ``config.json`` and safetensors, a ``.gguf`` file, or the name of
-            a model whose weights come with an installed package, such as ``smollm2``.
+        source: A directory with ``config.json`` and safetensors; a ``.gguf`` file; the name of a
+            model whose weights come with an installed package, such as ``smollm2``; or a model of
+            the Hugging Face Hub, ``org/name`` or ``org/name/file.gguf``, with ``hf:`` in front if
+            need be, whose files are downloaded once.
         dtype: What the weights are widened or narrowed to and computed in.
 
     Raises:
@@ -55,19 +82,22 @@ def load_model(source: str | Path, dtype: str = "float32") -> LoadedModel:
         UnsupportedModel: The engine cannot run it.
         KvhouseError: The weights are missing or damaged, or no such dtype.
     """
-    if dtype not in spec.DTYPE_BYTES:
-        raise KvhouseError(f"unknown dtype {dtype!r}: choose one of {', '.join(spec.DTYPE_BYTES)}")
-    described = spec.load(source)
+    refuse_unknown_dtype(dtype)
+    described = describe_model(source)
     directory = _directory(source)
     model = _load_weights(directory, getattr(torch, dtype))
     return LoadedModel(described, model, _load_tokenizer(directory))
 
 
 def _directory(source: str | Path) -> Path:
-    """The directory with the weights, converted from GGUF if need be."""
+    """The directory with the weights, downloaded or converted from GGUF if need be."""
     path = Path(source)
-    if isinstance(source, str) and source in spec.catalogue():
-        path = spec.find_gguf(source)
+    if isinstance(source, str):
+        name = spec.hub_name(source)
+        if name is not None:
+            path = download(name)
+        elif source in spec.catalogue():
+            path = spec.find_gguf(source)
     if path.suffix == ".gguf" and path.is_file():
         from kvhouse.engine.gguf_weights import converted
 

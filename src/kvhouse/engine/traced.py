@@ -9,12 +9,12 @@ from typing import Any
 
 from kvhouse.core.request import Request
 from kvhouse.core.step import StepPlan
-from kvhouse.engine.engine import EngineConfig
+from kvhouse.engine.config import EngineConfig
 from kvhouse.engine.executor import TorchExecutor
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.load import LoadedModel
 from kvhouse.engine.prompts import Prompts
-from kvhouse.engine.sampler import SamplingParams
+from kvhouse.engine.sampling_params import SamplingParams
 from kvhouse.engine.tiering import make_stores, open_tiers
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout

@@ -76,6 +76,10 @@ class Leap:
             self.settle()
         return finished
 
+    def leave(self) -> None:
+        """Give the scheduler back, as stepping would have left it."""
+        self._leaper.leave()
+
     def settle(self) -> None:
         """Sum up and check what was noted."""
         if len(self._stretches):

@@ -23,6 +23,7 @@ from kvhouse.replayer.records import RequestRecord
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.scenario import Scenario
 from kvhouse.replayer.slo import SLO
+from kvhouse.replayer.stop import Stop
 from kvhouse.replayer.tiering import Tiering, rule_of
 from kvhouse.replayer.traces import Trace
 from kvhouse.spec.model import ModelSpec
@@ -171,6 +172,7 @@ class Setup:
         on_ended: Callable[[RequestRecord], None] | None = None,
         on_plan: Callable[[StepPlan], None] | None = None,
         on_event: Callable[[Event], None] | None = None,
+        stop: Stop | None = None,
         recorder: Recorder | None = None,
     ) -> ReplayResult:
         """Replay it; see ``Scenario.drive``.
@@ -191,5 +193,6 @@ class Setup:
             on_ended=on_ended,
             on_plan=on_plan,
             on_event=on_event,
+            stop=stop,
             recorder=recorder,
         )
