@@ -75,6 +75,9 @@ def test_the_table_has_every_row_its_flags_and_the_verdict(capsys, monkeypatch):
         ("--replica 3/2", "number them from 1 on"),
         ("--tp 3", "do not divide by 3 ranks"),
         ("--kv-blocks 0", "a pool has at least 1"),
+        ("--watermark 1", "give a share of the pool from 0 to below 1"),
+        ("--tier-write often", "unknown write 'often': choose one of through, back"),
+        ("--tier-replacement fifo", "unknown replacement 'fifo': choose one of lru, arc"),
         ("--from-log log --kv-blocks 9", "both name the pool"),
     ],
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvhouse.cli import answering, engine_options, options
-from kvhouse.cli.output import plan_log, print_json
+from kvhouse.cli.output import plan_log, print_json, require_apart
 from kvhouse.cli.progress import progress
 from kvhouse.errors import KvhouseError
 from kvhouse.units import parse_bytes
@@ -96,6 +96,7 @@ def run_command(
         raise KvhouseError("--temperature, --raw and all that say how to answer go with a prompt")
     if logprobs is not None and not as_json:
         raise KvhouseError("--logprobs goes with --json")
+    require_apart({"--plan-log": plan_log_file}, (trace, model))
     answering.require(model)
 
     from kvhouse.engine import EngineConfig, SamplingParams
