@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import sys
+
 import numba
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvhouse.core.step import Row, StepPlan
+from kvhouse.engine import kernels
 from kvhouse.engine.kernels.choose import make_kernel
 from kvhouse.engine.kernels.cpu import compiled, threads
 from kvhouse.engine.kernels.cpu.kernel import NumbaKernel
@@ -331,3 +335,17 @@ def test_where_nothing_can_be_cached_it_compiles_each_time(capfd):
     for _ in range(2):
         assert compiled._compiled(made["nothing"], "nothing")
         assert "compiled nothing" in capfd.readouterr().err
+
+
+def test_without_numba_the_reference_serves_and_says_so(monkeypatch, capsys):
+    """Numba is not installed, or not made for this machine's numpy."""
+    for module in [name for name in sys.modules if name.startswith("kvhouse.engine.kernels.cpu")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.delattr(kernels, "cpu", raising=False)
+    monkeypatch.setitem(sys.modules, "numba", None)
+    monkeypatch.setitem(sys.modules, "llvmlite", None)
+    kv = pool(FullAttention(2, 2, 16, 16), "fp32", 4, 2)
+    assert isinstance(make_kernel(kv), ReferenceKernel)
+    assert re.fullmatch(r"kvhouse: attention is slow in plain torch: .*\n", capsys.readouterr().err)
+    with pytest.raises(KvhouseError, match="Numba kernel cannot serve this pool: Numba cannot be"):
+        make_kernel(kv, "numba")
