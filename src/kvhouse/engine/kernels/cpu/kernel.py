@@ -85,7 +85,8 @@ class NumbaStep:
     def __init__(self, kernel: NumbaKernel, step: PackedStep) -> None:
         self._kernel = kernel
         self._rows = step.rows
-        self._tokens = step.input_ids.shape[1]
+        # A pack is one row of tokens; of a batch each row has one.
+        self._tokens = step.input_ids.numel()
         self._threads = torch.get_num_threads()
         self._tables: dict[tuple[int, int], Tables] = {}
         self._jobs: dict[tuple[int, ...], tuple[Job, ...]] = {}
