@@ -40,3 +40,17 @@ def test_no_width_hides_the_figures(columns):
     assert max(map(len, text.splitlines())) == 40
     assert "…" not in text
     assert "gpt2" in text
+
+
+def test_a_chat_without_input_ends():
+    done = shell("kvhouse chat smollm2 <&-")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_input_that_is_no_text_is_refused_and_the_chat_goes_on():
+    line = r"printf 'caf\351\nHi\n' | kvhouse chat smollm2 --max-new-tokens 2"
+    done = shell(line, PYTHONIOENCODING="utf-8:strict")
+    assert done.returncode == 0
+    refused, usage = done.stderr.splitlines()
+    assert "not valid Unicode text" in refused
+    assert "2 new tokens" in usage

@@ -293,6 +293,14 @@ def test_a_template_that_refuses_and_none_at_all(talking):
         engine.chat_prompt([{"role": "system", "content": "Hi"}])
 
 
+def test_turns_that_are_no_text_are_refused(talking):
+    """As Python gives arguments and input whose bytes are not in the locale's encoding."""
+    engine = talking()
+    engine.tokenizer.chat_template = "{% for turn in messages %}{{ turn.content }} {% endfor %}"
+    with pytest.raises(RequestRejected, match="not valid Unicode text"):
+        engine.chat_prompt([{"role": "user", "content": "caf\udcff"}])
+
+
 def test_what_is_held_is_counted_in_bytes(tiny):
     engine = tiny()
     assert engine.held_bytes == 0

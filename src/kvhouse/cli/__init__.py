@@ -79,6 +79,8 @@ def main() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a character gets "?"
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
+    if isinstance(sys.stdin, TextIOWrapper):  # what is no text is refused by who reads it
+        sys.stdin.reconfigure(errors="surrogateescape")
     try:
         code = app(standalone_mode=False)
         sys.stdout.flush()
@@ -108,6 +110,8 @@ def _prepare_streams() -> None:
     """Answer for streams that were closed before the start, and for a width that shows nothing."""
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
+    if sys.stdin is None:
+        sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115 - until the end
     if sys.stdout is None:
         _fail("the output cannot be written: stdout is closed", 1)
     width = os.environ.get("COLUMNS", "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kvhouse.engine.prompt import refuse_no_unicode
 from kvhouse.errors import RequestRejected
 
 if TYPE_CHECKING:
@@ -20,13 +21,16 @@ def chat_ids(turns: Sequence[Turn], tokenizer: PreTrainedTokenizerBase | None) -
     The template writes the tokens that begin a text, so none are added to it.
 
     Raises:
-        RequestRejected: The model has no chat template, or its template refuses the turns.
+        RequestRejected: The model has no chat template, its template refuses the turns, or they
+            are not valid Unicode.
     """
     if tokenizer is None or not tokenizer.chat_template:
         raise RequestRejected(
             "this model has no chat template, as models that were not tuned for chat: "
             "give it a prompt to go on from instead"
         )
+    for text in (text for turn in turns for text in turn.values()):
+        refuse_no_unicode(text)
     from jinja2 import TemplateError
 
     try:

@@ -24,10 +24,7 @@ def prompt_ids(
     if isinstance(prompt, str):
         if tokenizer is None:
             raise RequestRejected("this model has no tokenizer: give the prompt as token ids")
-        try:
-            prompt.encode()
-        except UnicodeEncodeError as error:
-            raise RequestRejected(f"the prompt is not valid Unicode text: {error}") from None
+        refuse_no_unicode(prompt)
         ids = list(tokenizer(prompt)["input_ids"])
     else:
         ids = list(prompt)
@@ -41,6 +38,18 @@ def prompt_ids(
                 f"ids are whole numbers from 0 to {vocab_size - 1}"
             )
     return [int(token) for token in ids]
+
+
+def refuse_no_unicode(text: str) -> None:
+    """Refuse what no tokenizer takes: half of a pair of surrogates, as of bytes not in UTF-8.
+
+    Raises:
+        RequestRejected: The text is not valid Unicode.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestRejected(f"the prompt is not valid Unicode text: {error}") from None
 
 
 def refuse_a_single_prompt(prompts: Sequence[object]) -> None:
