@@ -11,7 +11,7 @@ import random
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kvhouse.core.tiers import always
@@ -73,6 +73,12 @@ def schedules(draw) -> Schedule:
     host, files = draw(st.sampled_from([(0, 0), (9, 0), (5, 12), (0, 12)]))
     room, budget = draw(st.floats(1.0, 2.5)), draw(st.sampled_from([3, 16, 64]))
     return Schedule(tuple(actions), room, budget, host, files)
+
+
+#: Three that decode side by side.
+TOGETHER = Schedule(
+    tuple(("submit", prompt, MOST_NEW) for prompt in ([16], [57, 11], [9, 16, 40])), 2.5, 16, 0, 0
+)
 
 
 class House:
@@ -168,6 +174,7 @@ def test_float32_answers_are_those_of_one_at_a_time(houses, model, kernel):
 
     @settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow])
     @given(schedules())
+    @example(TOGETHER)
     def check(schedule: Schedule) -> None:
         for prompt, new, completion in house.play(schedule):
             assert completion.token_ids == house.alone(prompt).token_ids[:new]

@@ -337,6 +337,24 @@ def test_where_nothing_can_be_cached_it_compiles_each_time(capfd):
         assert "compiled nothing" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("ending", ["nbc", "nbi"])
+def test_a_damaged_cache_is_written_anew(ending, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+
+    def nothing(call):
+        pass
+
+    compiled._compiled(nothing, "nothing")
+    files = list(tmp_path.rglob(f"*.{ending}"))
+    assert files
+    for path in files:
+        path.write_bytes(path.read_bytes()[:10])
+    assert compiled._compiled(nothing, "nothing")
+    assert capfd.readouterr().err.count("compiled nothing") == 2
+    assert compiled._compiled(nothing, "nothing")
+    assert capfd.readouterr().err == ""
+
+
 def test_without_numba_the_reference_serves_and_says_so(monkeypatch, capsys):
     """Numba is not installed, or not made for this machine's numpy."""
     for module in [name for name in sys.modules if name.startswith("kvhouse.engine.kernels.cpu")]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import llvmlite.binding
 import numpy as np
 from numba import carray, cfunc, from_dtype, types
+from numba.core.caching import FunctionCache
 
 from kvhouse.engine.kernels.cpu.attend import attend_latent_units, attend_units
 from kvhouse.engine.kernels.cpu.fields import CALL
@@ -63,18 +65,30 @@ def most_rows() -> int:
 def _compiled(function: Callable[[Any], None], what: str) -> int:
     """The address of a function of one ``CALL``; says so on stderr if it had to be compiled."""
     began = time.perf_counter()
-    signature = types.void(types.CPointer(_call_type()))
-    try:
-        made = cfunc(signature, cache=True, error_model="numpy")(function)
-    except RuntimeError:
-        # Neither the package's directory nor the user's can be written to.
-        made = cfunc(signature, error_model="numpy")(function)
+    made = _made(function, types.void(types.CPointer(_call_type())))
     _KEPT.append(made)
     if not made.cache_hits:
         seconds = time.perf_counter() - began
         print(f"kvhouse: compiled {what} in {seconds:.1f} s", file=sys.stderr)
     address: int = made.address
     return address
+
+
+def _made(function: Callable[[Any], None], signature: Any) -> Any:  # noqa: ANN401 - to Numba
+    """The function, from Numba's cache where it can be used.
+
+    Its files may be damaged, by a full disk or a power cut, and then reading them raises whatever
+    unpickling does; they are forgotten and written anew. Or there is no place for them, as neither
+    the package's directory nor the user's can be written to.
+    """
+    made = cfunc(signature, cache=True, error_model="numpy")
+    try:
+        return made(function)
+    except Exception:
+        with suppress(Exception):
+            FunctionCache(function).flush()
+            return made(function)
+    return cfunc(signature, error_model="numpy")(function)
 
 
 #: Code lives as long as its function.
