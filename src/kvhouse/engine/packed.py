@@ -44,12 +44,14 @@ class PackedStep:
         position_ids: Each token's position in its own request, int64 ``[1, T]``.
         last: Places of the last tokens of the rows that sample, int64 ``[S]``.
         rows: The plan's rows, in its order.
+        known: Every request's known token ids, those before the step's among them.
     """
 
     input_ids: torch.Tensor
     position_ids: torch.Tensor
     last: torch.Tensor
     rows: tuple[PackedRow, ...]
+    known: Mapping[int, Sequence[int]]
 
     def alone(self) -> Iterator[PackedStep]:
         """Each row as a step of its own."""
@@ -61,6 +63,7 @@ class PackedStep:
                 self.position_ids[:, span],
                 torch.tensor(last, dtype=torch.int64),
                 (PackedRow(packed.row, 0),),
+                self.known,
             )
 
 
@@ -85,4 +88,5 @@ def pack(plan: StepPlan, tokens: Mapping[int, Sequence[int]]) -> PackedStep:
         torch.tensor([positions]),
         torch.tensor(last, dtype=torch.int64),
         tuple(rows),
+        tokens,
     )
