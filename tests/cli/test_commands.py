@@ -300,7 +300,10 @@ def test_a_format_is_refused_before_the_weights_are_read(tiny_llama):
         (["frobnicate"], "frobnicate"),
         (["replay", "nowhere.csv", "--model", "smollm2"], "no trace nowhere.csv"),
         (["replay", *SLICE, "--model", "smollm2", "--kv-memory", "1000"], "smaller than one block"),
-        (["replay", *SLICE, "--model", "llama-2-70b", "--device", "l4"], "leave none for keys"),
+        (
+            ["replay", *SLICE, "--model", "llama-2-70b", "--device", "l4"],
+            "larger device, more of them",
+        ),
         (
             ["replay", *SLICE, "--model", "smollm2", "--plan-log", "/nowhere/log"],
             "plan log /nowhere/log: cannot be written",

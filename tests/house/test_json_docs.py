@@ -16,6 +16,7 @@ from kvhouse.demo.cache import CacheOutcome, CacheSetting
 from kvhouse.demo.paging import POLICIES, Outcome, Setting
 from kvhouse.engine.outputs import Completion, FinishReason, TokenLogprobs
 from kvhouse.engine.quality import Quality, QualityReport, Variant
+from kvhouse.engine.support import Capability
 from kvhouse.engine.traced import TracedRun
 from kvhouse.planner import plan
 from kvhouse.planner.cases import case_for
@@ -159,6 +160,10 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
         "kvhouse-trace": [describe(TraceStream("mooncake-conv")).to_dict()],
         "kvhouse-run-with-a-prompt": _answers(),
         "kvhouse-models": [{"models": [model.to_dict() for model in listed()]}],
+        "kvhouse-models-with---check": [
+            {"model": "m", **found.to_dict()}
+            for found in (Capability("packed"), Capability("packed", "why", 2048))
+        ],
         "kvhouse-run-with-a-trace": [{**named, **TracedRun(figures, 0).to_dict()}],
         "kvhouse-devices-name": [devices.get("l4").to_dict()],
         "kvhouse-devices": [{"devices": [device.to_dict() for device in devices.listed()]}],

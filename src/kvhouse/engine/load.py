@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kvhouse import spec
+from kvhouse.engine.adapter import Kind
 from kvhouse.engine.hub_files import download, downloaded
 from kvhouse.engine.quiet import reading
-from kvhouse.engine.support import refuse_unsupported
+from kvhouse.engine.sequential import Continuation
+from kvhouse.engine.support import require_support
 from kvhouse.errors import KvhouseError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 
@@ -27,12 +29,21 @@ class LoadedModel:
     Attributes:
         spec: What it keeps per token.
         model: The network, in evaluation mode.
+        kind: How the engine runs it.
         tokenizer: None where its directory has none; prompts are then token ids.
+        continuation: How it goes on from recurrent states; None where it has none.
     """
 
     spec: spec.ModelSpec
     model: PreTrainedModel
+    kind: Kind
     tokenizer: PreTrainedTokenizerBase | None
+    continuation: Continuation | None = None
+
+    @property
+    def dtype(self) -> str:
+        """What it computes in, by its usual name."""
+        return str(self.model.dtype).removeprefix("torch.")
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
@@ -85,8 +96,16 @@ def load_model(source: str | Path, dtype: str = "float32") -> LoadedModel:
     refuse_unknown_dtype(dtype)
     described = describe_model(source)
     directory = _directory(source)
-    model = _load_weights(directory, getattr(torch, dtype))
-    return LoadedModel(described, model, _load_tokenizer(directory))
+    config = _read_config(directory)
+    found = require_support(config)
+    model = _load_weights(directory, config, getattr(torch, dtype))
+    return LoadedModel(
+        found.limit(described),
+        model,
+        found.way,
+        _load_tokenizer(directory),
+        found.continuation,
+    )
 
 
 def _directory(source: str | Path) -> Path:
@@ -109,12 +128,19 @@ def _directory(source: str | Path) -> Path:
     return path
 
 
-def _load_weights(directory: Path, dtype: torch.dtype) -> PreTrainedModel:
-    from transformers import AutoConfig, AutoModelForCausalLM
+def _read_config(directory: Path) -> PreTrainedConfig:
+    from transformers import AutoConfig
 
     with reading(directory):
-        config = AutoConfig.from_pretrained(directory, local_files_only=True)
-    refuse_unsupported(config)
+        config: PreTrainedConfig = AutoConfig.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=False
+        )
+    return config
+
+
+def _load_weights(directory: Path, config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+    from transformers import AutoModelForCausalLM
+
     auto: Any = AutoModelForCausalLM
     with reading(directory):
         model, info = auto.from_pretrained(
@@ -122,6 +148,7 @@ def _load_weights(directory: Path, dtype: torch.dtype) -> PreTrainedModel:
             config=config,
             dtype=dtype,
             local_files_only=True,
+            trust_remote_code=False,
             use_safetensors=True,
             output_loading_info=True,
         )
@@ -139,6 +166,8 @@ def _load_tokenizer(directory: Path) -> PreTrainedTokenizerBase | None:
     if not any((directory / name).is_file() for name in _TOKENIZER_FILES):
         return None
     with reading(directory):
-        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=False
+        )
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
     return tokenizer

@@ -47,14 +47,26 @@ class TracedRun:
 
 
 def scenario_for(
-    config: EngineConfig, spec: ModelSpec, trace: Trace, *, as_backlog: bool = False
+    config: EngineConfig,
+    spec: ModelSpec,
+    trace: Trace,
+    *,
+    as_backlog: bool = False,
+    dtype: str | None = None,
 ) -> Scenario:
     """The scenario of serving ``trace`` with the pool and the limits of an engine.
+
+    Args:
+        config: The engine's.
+        spec: The model.
+        trace: The traffic.
+        as_backlog: All requests come at once.
+        dtype: What the model computes in; by default the dtype of its weights.
 
     Raises:
         KvhouseError: A setting is out of range.
     """
-    layout = KVLayout.of(spec, config.kv_format, config.block_size)
+    layout = KVLayout.of(spec, config.kv_format, config.block_size, dtype=dtype)
     arrivals = backlog if as_backlog else TimedArrivals
     below = open_tiers(config.tiering, spec, layout, config.tier_directory, config.load_rule)
     return Scenario(
