@@ -18,7 +18,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import kvhouse.engine  # before torch: it tells the OpenMP runtime not to spin
 import torch
 
 from kvhouse.core.step import Row, StepPlan

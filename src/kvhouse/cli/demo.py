@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from kvhouse.cli import options
-from kvhouse.cli.output import print_json, progress
+from kvhouse.cli.output import print_json
+from kvhouse.cli.progress import progress
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,6 +40,37 @@ def paging_command(as_json: options.AsJson = False) -> None:
     outcome.check()
     if as_json:
         print_json(outcome.to_dict())
+
+
+@demo_app.command("cache")
+def cache_command(as_json: options.AsJson = False) -> None:
+    """Time a token with and without the KV cache, at growing lengths, beside their floors.
+
+    The model is SmolLM2-135M-Instruct on this machine's CPU. Takes about a minute.
+    """
+    from rich.console import Console
+
+    from kvhouse import devices
+    from kvhouse.demo.cache import CacheDemo, CacheOutcome, CacheSetting, load
+    from kvhouse.views.cache import show_cache
+
+    console, setting = Console(quiet=as_json), CacheSetting()
+    with nullcontext() if as_json else Console(stderr=True).status(f"loading {setting.model}"):
+        loaded = load(setting)
+        device = devices.get(devices.LOCAL)
+    demo = CacheDemo(setting, loaded, device)
+    demo.measure(setting.lengths[0])  # what is compiled and cached on first use is not timed
+    with progress("lengths", len(setting.lengths)) as advance:
+        points = []
+        for length in setting.lengths:
+            points.append(demo.measure(length))
+            advance(None)
+    outcome = CacheOutcome(setting, device.title, tuple(points))
+    if as_json:
+        print_json(outcome.to_dict())
+        return
+    title = f"One more token of {setting.model}, measured on {device.title}"
+    show_cache(console, title, outcome.points)
 
 
 def _paging(console: Console) -> Outcome:

@@ -314,3 +314,8 @@ def part(text: str) -> tuple[int, int]:
 def seconds(text: str | None) -> float | None:
     """The seconds that an option names, if it was given."""
     return None if text is None else parse_seconds(text)
+
+
+def names(text: str) -> tuple[str, ...]:
+    """The names in a list with commas."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())

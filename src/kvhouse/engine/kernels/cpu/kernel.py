@@ -37,10 +37,12 @@ class NumbaKernel:
         kv: The pool's tensors, whose layers ``layer.cannot`` has no objection to.
 
     Attributes:
+        kv: The pool's tensors.
         about: What was chosen, for people.
     """
 
     def __init__(self, kv: KVTensors) -> None:
+        self.kv = kv
         self.about = "compiled by Numba for this processor"
         self.layers = {
             number: CompiledLayer.of(kept, latent=kept.latent) for number, kept in kv.layers.items()
