@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+
 import pytest
 import torch
 
@@ -143,7 +145,7 @@ def test_a_large_pool_begins_at_a_huge_page_and_keeps_its_memory():
     kv = pool(FullAttention(8, 8, 128, 128), block_size=16, blocks=40)
     assert kv.nbytes == 40 * 16 * 8 * 256 * 4 > 2**22
     keys = kv.layers[0].vectors[0].data
-    assert keys.data_ptr() % 2**21 == 0
+    assert keys.data_ptr() % 2**21 == 0 or not hasattr(mmap, "MADV_HUGEPAGE")
     kv.write_block(39, torch.full((kv.layout.block_bytes,), 7, dtype=torch.uint8))
     again = pool(FullAttention(8, 8, 128, 128), block_size=16, blocks=40)
     again.write_block(39, torch.zeros(kv.layout.block_bytes, dtype=torch.uint8))
