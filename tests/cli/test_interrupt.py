@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from kvhouse.cli import main
 from kvhouse.cli import progress as bars
 
 KVHOUSE = str(Path(sys.executable).with_name("kvhouse"))
@@ -184,3 +185,17 @@ def test_an_ignored_ctrl_c_stays_ignored():
             assert not stop.asked
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_before_a_command_has_begun_is_one_line(monkeypatch, capsys):
+    """Putting the commands together takes a third of a second, in which click is not at work."""
+
+    def interrupt(*_arguments, **_named):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("typer.main.get_command", interrupt)
+    monkeypatch.setattr("kvhouse.cli._leave_on_sigterm", lambda: None)  # leave pytest its own
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 130
+    assert capsys.readouterr().err == "kvhouse: interrupted\n"

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
+from kvhouse.cli.chat import Conversation
 from kvhouse.core.check import check
 from kvhouse.engine import Engine, EngineConfig, FinishReason, SamplingParams
 from kvhouse.engine.load import load_model
@@ -297,3 +298,26 @@ def test_what_is_held_is_counted_in_bytes(tiny):
     assert engine.held_bytes == 0
     list(engine.stream(PROMPT, 3, sampling()))
     assert engine.held_bytes == 3 * 4 * 96 * 4  # 12 tokens in 3 blocks
+
+
+def test_ctrl_c_stops_an_answer_of_a_chat_and_the_chat_goes_on(talking, monkeypatch, capsys):
+    engine = talking(prefix_cache=True)
+    engine.tokenizer.chat_template = "{% for turn in messages %}{{ turn.content }} {% endfor %}"
+    conversation = Conversation(engine, [], 20, sampling())
+    step, calls = engine.step, []
+
+    def interrupted():
+        calls.append(None)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return step()
+
+    monkeypatch.setattr(engine, "step", interrupted)
+    conversation.reply("<9> <10>")
+    assert_idle(engine)
+    first = capsys.readouterr()
+    assert "3 new tokens" in first.err
+    assert "stopped" in first.err
+    conversation.reply("<11>")
+    assert_idle(engine)
+    assert "20 new tokens" in capsys.readouterr().err

@@ -157,6 +157,49 @@ def test_an_event_loop_that_is_gone_holds_nothing(tiny):
     asyncio.run(ask())
 
 
+def test_prompts_of_a_conversation_are_made_in_the_engines_thread(tiny):
+    async def ask():
+        async with AsyncEngine(tiny()) as engine:
+            with pytest.raises(RequestRejected, match="no chat template"):
+                await engine.chat_prompt([{"role": "user", "content": "Hi"}])
+            threads = []
+
+            def chat_prompt(turns):
+                threads.append(threading.current_thread().name)
+                return [len(turns)]
+
+            engine.engine.chat_prompt = chat_prompt
+            prompts = await asyncio.gather(*(engine.chat_prompt([{}] * n) for n in (1, 2, 3)))
+            assert prompts == [[1], [2], [3]]
+            assert set(threads) == {"kvhouse-engine"}
+        with pytest.raises(KvhouseError, match="the engine is closed"):
+            await engine.chat_prompt([])
+
+    asyncio.run(ask())
+
+
+def test_tenants_share_nothing(tiny, monkeypatch):
+    """Of 12 tokens in blocks of 4, two blocks are found again by the same tenant alone."""
+    engine = tiny(prefix_cache=True)
+    computed, execute = [], engine.executor.execute
+
+    def counting(plan):
+        computed.append(plan.tokens)
+        return execute(plan)
+
+    monkeypatch.setattr(engine.executor, "execute", counting)
+
+    async def ask():
+        async with AsyncEngine(engine) as serving:
+            for salt in ("one", "two", "one"):
+                await serving.generate([[5] * 12], 1, salt=salt)
+            await collected(serving.stream([5] * 12, 1, salt="two"))
+            await collected(serving.stream([5] * 12, 1))
+
+    asyncio.run(ask())
+    assert computed == [12, 12, 4, 4, 12]
+
+
 def test_it_loads_a_model(tiny_directory):
     async def ask():
         async with await AsyncEngine.load(tiny_directory("llama-gqa")) as engine:

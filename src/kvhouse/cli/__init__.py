@@ -86,6 +86,8 @@ def main() -> NoReturn:
         _fail(str(error), 1)
     except click.ClickException as error:
         _fail(error.format_message(), error.exit_code)
+    except KeyboardInterrupt:  # before click, which answers for the rest, is at work
+        code = INTERRUPTED
     except BrokenPipeError:  # whoever read our output has seen enough
         sys.stderr.close()
         sys.exit(1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvhouse.cli import answering, options
+from kvhouse.cli import answering, engine_options, options
 from kvhouse.errors import RequestRejected
 from kvhouse.units import parse_bytes
 
@@ -18,22 +18,22 @@ _HELP = "Ctrl-C stops an answer, Ctrl-D ends, /clear begins anew."
 
 
 def chat_command(
-    model: options.RunModel,
+    model: engine_options.RunModel,
     system: Annotated[
         str | None, typer.Option(metavar="TEXT", help="What the model is told before all else.")
     ] = None,
-    max_new_tokens: options.MaxNewTokens = 512,
-    temperature: options.Temperature = 0.7,
-    top_k: options.TopK = 0,
-    top_p: options.TopP = 0.95,
-    min_p: options.MinP = 0.0,
-    repetition_penalty: options.RepetitionPenalty = 1.0,
+    max_new_tokens: engine_options.MaxNewTokens = 512,
+    temperature: engine_options.Temperature = 0.7,
+    top_k: engine_options.TopK = 0,
+    top_p: engine_options.TopP = 0.95,
+    min_p: engine_options.MinP = 0.0,
+    repetition_penalty: engine_options.RepetitionPenalty = 1.0,
     seed: Annotated[
         int | None, typer.Option(help="Makes sampling repeatable. By default a fresh one.")
     ] = None,
-    kv_memory: options.EngineMemory = answering.DEFAULT_KV_MEMORY,
-    dtype: options.Dtype = "float32",
-    kv_format: options.EngineFormat = None,
+    kv_memory: engine_options.EngineMemory = answering.DEFAULT_KV_MEMORY,
+    dtype: engine_options.Dtype = "float32",
+    kv_format: engine_options.EngineFormat = None,
     max_length: options.MaxLength = None,
     block_size: options.BlockSize = 16,
 ) -> None:
@@ -69,10 +69,10 @@ def chat_command(
     engine = Engine(answering.load(model, dtype), config)
     turns = [] if system is None else [{"role": "system", "content": system}]
     engine.chat_prompt([*turns, {"role": "user", "content": "?"}])  # a template is there
-    _Chat(engine, turns, max_new_tokens, sampling).run()
+    Conversation(engine, turns, max_new_tokens, sampling).run()
 
 
-class _Chat:
+class Conversation:
     """A conversation: what was said, and who is to speak."""
 
     def __init__(
@@ -104,11 +104,11 @@ class _Chat:
             if text == "/clear":
                 self._turns = list(self._begin)
             elif text:
-                self._reply(text)
+                self.reply(text)
         if asked_by_person:
             answering.say("")
 
-    def _reply(self, text: str) -> None:
+    def reply(self, text: str) -> None:
         """Answer one turn; a refused one is as if it had not been said."""
         turns = [*self._turns, {"role": "user", "content": text}]
         said: list[str] = []

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -33,6 +34,32 @@ def print_json(data: dict[str, Any]) -> None:
     print(json.dumps(data, indent=2, allow_nan=False))
 
 
+def require_apart(written: Mapping[str, str | None], read: Iterable[str | None]) -> None:
+    """Make sure that no file is written twice, nor over one that is read.
+
+    Args:
+        written: Files to write by the option that names them; None where it was not given.
+        read: Names that may be files.
+
+    Raises:
+        KvhouseError: Two are the same file.
+    """
+    from kvhouse.spec.fields import show_path
+
+    inputs = {os.path.realpath(path) for path in read if path}
+    outputs: dict[str, str] = {}
+    for option, path in written.items():
+        if path is None:
+            continue
+        where = os.path.realpath(path)
+        if where in inputs and Path(where).exists():
+            raise KvhouseError(f"{option} {show_path(path)}: is read by this command: name another")
+        if where in outputs:
+            both = f"{outputs[where]} and {option}"
+            raise KvhouseError(f"{both} both name {show_path(path)}: give each a file of its own")
+        outputs[where] = option
+
+
 @contextmanager
 def whole_file(
     path: str | None, what: str, stop: Stop | None = None
@@ -50,14 +77,16 @@ def whole_file(
     if path is None:
         yield None
         return
-    target = Path(path)
+    from kvhouse.spec.fields import show_path
+
+    target, named = Path(path), f"{what} {show_path(path)}"
     if not target.name or (target.exists() and not target.is_file()):
         raise KvhouseError(f"{what} {path!r}: is no name for a file")
     partial = target.with_name(f".{target.name[:200]}.partial")
     try:
         file = partial.open("wb")
     except OSError as error:
-        raise KvhouseError(f"{what} {path}: cannot be written: {error.strerror}") from None
+        raise KvhouseError(f"{named}: cannot be written: {error.strerror}") from None
     try:
         with file:
 
@@ -65,7 +94,7 @@ def whole_file(
                 try:
                     file.write(content)
                 except OSError as error:
-                    reason = f"{what} {path}: cannot be written: {error.strerror}"
+                    reason = f"{named}: cannot be written: {error.strerror}"
                     raise KvhouseError(reason) from None
 
             yield write

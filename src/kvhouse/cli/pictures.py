@@ -49,6 +49,11 @@ class Pictures:
     def __bool__(self) -> bool:
         return any((self.html, self.png, self.svg))
 
+    @property
+    def files(self) -> dict[str, str | None]:
+        """Each by its option."""
+        return {"--html": self.html, "--png": self.png, "--svg": self.svg}
+
     def recorder(self, setup: Setup) -> Recorder | None:
         """What a drive is recorded by; None where no picture is asked for."""
         return setup.recorder() if self else None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvhouse.cli import options
-from kvhouse.cli.output import line_log, plan_log, print_json, warn
+from kvhouse.cli.output import line_log, plan_log, print_json, require_apart, warn
 from kvhouse.cli.pictures import Pictures, picture_of
 from kvhouse.cli.progress import INTERRUPTED, interruptible, leave_if_partial, progress
 from kvhouse.errors import KvhouseError
@@ -123,6 +123,8 @@ def replay_command(
         raise KvhouseError("--html, --png and --svg show one replay or a comparison: not --find")
     if timeline is not None and (find or not as_json):
         raise KvhouseError("--timeline goes with --json and without --find")
+    logs = {"--events": events_file, "--plan-log": plan_log_file}
+    require_apart(logs | pictures.files, (trace, model, device, from_log))
 
     from kvhouse import devices, spec
     from kvhouse.replayer import SLO, Setup, Tiering, read_trace

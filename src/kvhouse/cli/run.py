@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvhouse.cli import answering, options
-from kvhouse.cli.output import plan_log, print_json
+from kvhouse.cli import answering, engine_options, options
+from kvhouse.cli.output import plan_log, print_json, require_apart
 from kvhouse.cli.progress import progress
 from kvhouse.errors import KvhouseError
 from kvhouse.units import parse_bytes
@@ -23,7 +23,7 @@ _PLAIN = (0, 1.0, 0.0, 1.0, (), 1, None)
 
 
 def run_command(
-    model: options.RunModel,
+    model: engine_options.RunModel,
     prompt: Annotated[
         str | None, typer.Argument(help="What to answer. Leave it out with --trace.")
     ] = None,
@@ -34,13 +34,13 @@ def run_command(
             "traffic, as for replay. Prompts are random tokens of the trace's lengths."
         ),
     ] = None,
-    max_new_tokens: options.MaxNewTokens = 256,
-    temperature: options.Temperature = 0.0,
-    top_k: options.TopK = 0,
-    top_p: options.TopP = 1.0,
-    min_p: options.MinP = 0.0,
-    repetition_penalty: options.RepetitionPenalty = 1.0,
-    stop: options.Stop = None,
+    max_new_tokens: engine_options.MaxNewTokens = 256,
+    temperature: engine_options.Temperature = 0.0,
+    top_k: engine_options.TopK = 0,
+    top_p: engine_options.TopP = 1.0,
+    min_p: engine_options.MinP = 0.0,
+    repetition_penalty: engine_options.RepetitionPenalty = 1.0,
+    stop: engine_options.Stop = None,
     n: Annotated[
         int,
         typer.Option("--n", metavar="N", help="Give so many answers, which share their prompt."),
@@ -56,9 +56,9 @@ def run_command(
         bool, typer.Option("--raw", help="Give the prompt as it is, without the chat template.")
     ] = False,
     policy: options.Policy = "paged",
-    kv_memory: options.EngineMemory = answering.DEFAULT_KV_MEMORY,
-    dtype: options.Dtype = "float32",
-    kv_format: options.EngineFormat = None,
+    kv_memory: engine_options.EngineMemory = answering.DEFAULT_KV_MEMORY,
+    dtype: engine_options.Dtype = "float32",
+    kv_format: engine_options.EngineFormat = None,
     limit: options.Limit = None,
     scale_lengths: options.ScaleLengths = 1.0,
     scale_rate: options.ScaleRate = 1.0,
@@ -96,6 +96,7 @@ def run_command(
         raise KvhouseError("--temperature, --raw and all that say how to answer go with a prompt")
     if logprobs is not None and not as_json:
         raise KvhouseError("--logprobs goes with --json")
+    require_apart({"--plan-log": plan_log_file}, (trace, model))
     answering.require(model)
 
     from kvhouse.engine import EngineConfig, SamplingParams

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Self
 
 from kvhouse.engine.answers import Answers
+from kvhouse.engine.chat import Turn
 from kvhouse.engine.config import DEFAULT_CONFIG, EngineConfig
 from kvhouse.engine.engine import GREEDY, Engine, Prompt
 from kvhouse.engine.outputs import Completion, Token
@@ -79,6 +81,8 @@ class AsyncEngine:
         max_new_tokens: int,
         sampling: SamplingParams = GREEDY,
         n: int = 1,
+        *,
+        salt: str | None = None,
     ) -> list[Completion]:
         """Answer all prompts, each ``n`` times; see ``Engine.generate``.
 
@@ -87,7 +91,7 @@ class AsyncEngine:
             KvhouseError: The engine was closed.
         """
         refuse_a_single_prompt(prompts)
-        asked = self._ask(prompts, max_new_tokens, sampling, n)
+        asked = self._ask(prompts, max_new_tokens, sampling, n, salt)
         try:
             completions = None
             while completions is None:
@@ -97,7 +101,13 @@ class AsyncEngine:
             self._drop(asked)
 
     async def stream(
-        self, prompt: Prompt, max_new_tokens: int, sampling: SamplingParams = GREEDY, n: int = 1
+        self,
+        prompt: Prompt,
+        max_new_tokens: int,
+        sampling: SamplingParams = GREEDY,
+        n: int = 1,
+        *,
+        salt: str | None = None,
     ) -> AsyncGenerator[Token, None]:
         """Answer one prompt token by token; see ``Engine.stream``.
 
@@ -108,7 +118,7 @@ class AsyncEngine:
             RequestRejected: The prompt cannot be served.
             KvhouseError: No token could be found for a position, or the engine was closed.
         """
-        asked = self._ask([prompt], max_new_tokens, sampling, n)
+        asked = self._ask([prompt], max_new_tokens, sampling, n, salt)
         try:
             completions = None
             while completions is None:
@@ -120,6 +130,27 @@ class AsyncEngine:
                     raise KvhouseError(completion.error)
         finally:
             self._drop(asked)
+
+    async def chat_prompt(self, turns: Sequence[Turn]) -> list[int]:
+        """The prompt of a conversation; see ``Engine.chat_prompt``.
+
+        The engine's thread makes it, since a tokenizer serves one thread at a time.
+
+        Raises:
+            RequestRejected: The model has no chat template, or its template refuses the turns.
+            KvhouseError: The engine was closed.
+        """
+        made: Future[list[int]] = Future()
+
+        def make() -> None:
+            try:
+                made.set_result(self.engine.chat_prompt(turns))
+            except BaseException as error:
+                made.set_exception(error)
+
+        self._refuse_closed()
+        self._commands.put(make)
+        return await asyncio.wrap_future(made)
 
     async def close(self) -> None:
         """End the thread after the step under way; whoever still waits gets an error."""
@@ -139,23 +170,31 @@ class AsyncEngine:
         await self.close()
 
     def _ask(
-        self, prompts: Sequence[Prompt], max_new_tokens: int, sampling: SamplingParams, n: int
+        self,
+        prompts: Sequence[Prompt],
+        max_new_tokens: int,
+        sampling: SamplingParams,
+        n: int,
+        salt: str | None = None,
     ) -> _Asked:
-        if self._closed.is_set():
-            raise KvhouseError("the engine is closed")
+        self._refuse_closed()
         asked = _Asked()
 
         def ask() -> None:
             try:
                 self._open.append(asked)
                 for prompt in prompts:
-                    answers = self.engine.ask(prompt, max_new_tokens, sampling, n)
+                    answers = self.engine.ask(prompt, max_new_tokens, sampling, n, salt=salt)
                     asked.answers.append(answers)
             except BaseException as error:
                 self._fail(asked, error)
 
         self._commands.put(ask)
         return asked
+
+    def _refuse_closed(self) -> None:
+        if self._closed.is_set():
+            raise KvhouseError("the engine is closed")
 
     def _drop(self, asked: _Asked) -> None:
         self._commands.put(lambda: self._end(asked))

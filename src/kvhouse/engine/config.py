@@ -9,6 +9,7 @@ from kvhouse.core.memory import KVMemory, make_memory
 from kvhouse.core.policy import DEFAULT_TOKEN_BUDGET, DEFAULT_WATERMARK, PAGED
 from kvhouse.core.scheduler import DEFAULT_MAX_RUNNING, SchedulerConfig
 from kvhouse.core.tiers import LoadRule
+from kvhouse.engine.kernels.choose import KernelName
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.tiering import NO_TIERS, OpenTiers
 from kvhouse.errors import UnsupportedModel
@@ -29,6 +30,8 @@ class EngineConfig:
         kv_format: Format of keys and values in the pool.
         kv_rotation: Whether keys and values are rotated before they are rounded, which int8 and
             int4 can be; None for int4 only.
+        kernel: What computes attention: ``numba`` on the CPU, ``reference`` in plain torch
+            anywhere, or ``auto`` for the first where it can.
         policy: One of ``core.policy.POLICIES``, or ``contiguous``.
         block_size: Tokens in a block.
         max_length: Longest request, prompt and output, in tokens; None for the model's own.
@@ -48,6 +51,7 @@ class EngineConfig:
     kv_memory: int = DEFAULT_KV_MEMORY
     kv_format: str = "fp32"
     kv_rotation: bool | None = None
+    kernel: KernelName = "auto"
     policy: str = "paged"
     block_size: int = DEFAULT_BLOCK_SIZE
     max_length: int | None = None

@@ -55,7 +55,7 @@ class Engine:
         self.tokenizer = loaded.tokenizer
         self.scheduler = Scheduler(memory, limits)
         self.kv = KVTensors(spec, layout, size, rotate=config.kv_rotation)
-        self.executor = TorchExecutor.on(self.kv, loaded, below.stores)
+        self.executor = TorchExecutor.on(self.kv, loaded, below.stores, config.kernel)
         #: Bytes of the pool that requests held in the step before.
         self.held_bytes = 0
         self._live: dict[int, LiveRequest] = {}
@@ -143,7 +143,8 @@ class Engine:
     ) -> Answers:
         """Put the requests for ``n`` answers to one prompt in the queue.
 
-        With a prefix cache they share the prompt's blocks, and it is computed once. Whoever asked
+        With a prefix cache they share the prompt's blocks, and it is computed once; other requests
+        share them only where their ``salt`` is the same. Whoever asked
         takes their output, and cancels them in the end, whether they are done or not.
 
         Raises:
@@ -167,6 +168,8 @@ class Engine:
         max_new_tokens: int,
         sampling: SamplingParams = GREEDY,
         n: int = 1,
+        *,
+        salt: str | None = None,
     ) -> list[Completion]:
         """Answer all prompts, each ``n`` times; the answers to one prompt follow each other.
 
@@ -180,7 +183,9 @@ class Engine:
         try:
             for prompt in prompts:
                 # One by one, so that what was submitted is known when a later one is refused.
-                mine.append(self.ask(prompt, max_new_tokens, sampling, n))  # noqa: PERF401
+                mine.append(  # noqa: PERF401
+                    self.ask(prompt, max_new_tokens, sampling, n, salt=salt)
+                )
             while not all(answers.done for answers in mine):
                 self._advance()
             return [completion for answers in mine for completion in answers.completions]
@@ -189,7 +194,13 @@ class Engine:
                 answers.cancel()
 
     def stream(
-        self, prompt: Prompt, max_new_tokens: int, sampling: SamplingParams = GREEDY, n: int = 1
+        self,
+        prompt: Prompt,
+        max_new_tokens: int,
+        sampling: SamplingParams = GREEDY,
+        n: int = 1,
+        *,
+        salt: str | None = None,
     ) -> Iterator[Token]:
         """Answer one prompt token by token; ``n`` answers come side by side.
 
@@ -200,7 +211,7 @@ class Engine:
             RequestRejected: See ``submit``.
             KvhouseError: No token could be found for a position.
         """
-        answers = self.ask(prompt, max_new_tokens, sampling, n)
+        answers = self.ask(prompt, max_new_tokens, sampling, n, salt=salt)
         try:
             # Between two of its tokens others may have advanced it, even to its end.
             while (tokens := answers.take_tokens()) or not answers.done:

@@ -10,7 +10,7 @@ import torch
 
 from kvhouse.core.step import Row, Sampled, StepPlan, StepResult
 from kvhouse.engine.adapter import ModelAdapter
-from kvhouse.engine.kernels.reference import ReferenceKernel
+from kvhouse.engine.kernels.choose import KernelName, make_kernel
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.load import LoadedModel
 from kvhouse.engine.outputs import TokenLogprobs
@@ -57,15 +57,20 @@ class TorchExecutor:
 
     @classmethod
     def on(
-        cls, kv: KVTensors, loaded: LoadedModel, tiers: Sequence[TierStore] = ()
+        cls,
+        kv: KVTensors,
+        loaded: LoadedModel,
+        tiers: Sequence[TierStore] = (),
+        kernel: KernelName = "auto",
     ) -> TorchExecutor:
         """The executor of a loaded model on a pool, and on tiers below it.
 
         Raises:
             UnsupportedModel: The engine would not compute this model exactly.
+            KvhouseError: The kernel that is asked for cannot serve this pool.
         """
         adapter = make_adapter(
-            loaded.model, ReferenceKernel(kv), loaded.spec, loaded.kind, loaded.continuation
+            loaded.model, make_kernel(kv, kernel), loaded.spec, loaded.kind, loaded.continuation
         )
         return cls(adapter, loaded.eos_token_ids, Transfers(kv, tiers))
 

@@ -12,7 +12,7 @@ from kvhouse.engine.vectors import Vectors, cut
 from kvhouse.errors import KvhouseError, UnsupportedModel
 from kvhouse.layout import KVLayout, LayerGroup, PoolSize
 from kvhouse.spec import ModelSpec
-from kvhouse.spec.layers import FullAttention, Layer, describe
+from kvhouse.spec.layers import FullAttention, LatentAttention, Layer, describe
 from kvhouse.spec.reach import Reach
 
 #: Formats whose keys and values can be stored rotated.
@@ -28,12 +28,14 @@ class LayerKV:
         block_size: Tokens to a block of that group.
         reach: Which tokens the layer sees.
         vectors: Its keys and its values; or of latent attention the latents and the rotary parts.
+        latent: Whether it is latent attention.
     """
 
     group: int
     block_size: int
     reach: Reach
     vectors: tuple[Vectors, ...]
+    latent: bool = False
 
 
 class KVTensors:
@@ -116,7 +118,8 @@ class KVTensors:
             across=(0,) if plain else (),
             rotated=self._rotate and plain,
         )
-        return LayerKV(place.group, group.block_size, group.reach, vectors)
+        latent = isinstance(layer, LatentAttention)
+        return LayerKV(place.group, group.block_size, group.reach, vectors, latent)
 
 
 @dataclass(frozen=True, slots=True)

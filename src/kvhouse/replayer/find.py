@@ -190,14 +190,16 @@ def blocks_needed(setup: Setup) -> tuple[int, int]:
     """Blocks of the largest request, and blocks with which none ever waits for memory.
 
     Raises:
-        KvhouseError: Every request is longer than the maximum length.
+        KvhouseError: Every request is longer than the maximum length, or the watermark is out of
+            range.
     """
     config = setup.config
     placement = Placement(
         get_policy(setup.policy), setup.layout, config.max_length, config.token_budget, setup.fit
     )
+    placement.held_back(0, setup.watermark)  # which a share of 1 or more would make endless
     needs = []
-    for one in setup.trace.requests:
+    for one in setup.part.requests:
         request = Request(0, one.prompt_tokens, one.output_tokens)
         if one.prompt_tokens + one.output_tokens <= config.max_length:
             needs.append(

@@ -156,11 +156,12 @@ class Setup:
 
     def recorder(self) -> Recorder:
         """What gathers a picture of one drive."""
-        requests = self.trace.requests
+        part = self.part
+        requests = part.requests
         if not requests or not self.as_backlog:
             return Recorder(requests[-1].arrival if requests else 0.0)
         # Half of what it takes to compute all tokens, since some may be found or refused.
-        tokens, step = self.trace.mean_tokens * len(requests), self.token_budget
+        tokens, step = part.mean_tokens * len(requests), self.token_budget
         return Recorder(self.roofline.chunk(0, step).seconds * tokens / step / 2)
 
     def drive(

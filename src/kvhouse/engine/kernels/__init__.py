@@ -73,9 +73,11 @@ class AttentionKernel(Protocol):
 
     Attributes:
         kv: The pool's tensors.
+        about: Which kernel this is and why, for people.
     """
 
     kv: KVTensors
+    about: str
 
     def prepare(self, step: PackedStep) -> AttentionStep:
         """Compute once what all layers of ``step`` share, such as index tensors."""
