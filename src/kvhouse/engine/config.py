@@ -49,6 +49,9 @@ class EngineConfig:
         load_rule: Whether to load from a tier what could be computed again; by default where
             that is sooner done, going by this machine's measured arithmetic.
         checked: Check every invariant of the core after every step.
+
+    Raises:
+        KvhouseError: A prefix cache or tiers without a KV cache.
     """
 
     kv_memory: int = DEFAULT_KV_MEMORY
@@ -67,6 +70,10 @@ class EngineConfig:
     tier_directory: Path | None = None
     load_rule: LoadRule | None = None
     checked: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.kv_cache and (self.prefix_cache or self.tiering):
+            raise KvhouseError("without a KV cache there is nothing to share or to store")
 
     def limits(self, spec: ModelSpec) -> SchedulerConfig:
         """The scheduler's limits for a model.
@@ -109,8 +116,6 @@ class EngineConfig:
             UnsupportedModel: The engine cannot keep what this model keeps.
             KvhouseError: A setting is out of range, or a format that the engine cannot store.
         """
-        if not self.kv_cache and (self.prefix_cache or self.tiering):
-            raise KvhouseError("without a KV cache there is nothing to share or to store")
         limits = self.limits(spec)
         layout = KVLayout.of(spec, self.kv_format, self.block_size)
         size = layout.pool_in(self.kv_memory, limits.max_length, limits.token_budget)
@@ -119,9 +124,9 @@ class EngineConfig:
 
     def sharing(self, spec: ModelSpec) -> EngineConfig:
         """The same with a prefix cache, where the policy and the model allow one."""
-        shared = replace(self, prefix_cache=True)
         if self.policy != PAGED or not self.kv_cache:
             return self
+        shared = replace(self, prefix_cache=True)
         try:
             shared.refuse_impossible(spec)
         except UnsupportedModel:
