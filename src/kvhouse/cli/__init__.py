@@ -14,6 +14,7 @@ import typer
 
 from kvhouse.cli.demo import demo_app
 from kvhouse.cli.devices import devices_command
+from kvhouse.cli.doctor import doctor_command
 from kvhouse.cli.plan import plan_command
 from kvhouse.cli.quality import quality_command
 from kvhouse.cli.remedies import remedies_command
@@ -42,6 +43,7 @@ app.command("remedies")(remedies_command)
 app.command("run")(run_command)
 app.command("quality")(quality_command)
 app.command("trace")(trace_command)
+app.command("doctor")(doctor_command)
 app.command("devices")(devices_command)
 app.add_typer(demo_app, name="demo")
 

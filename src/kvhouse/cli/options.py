@@ -314,3 +314,15 @@ def part(text: str) -> tuple[int, int]:
 def seconds(text: str | None) -> float | None:
     """The seconds that an option names, if it was given."""
     return None if text is None else parse_seconds(text)
+
+
+def pair(text: str) -> tuple[str, str]:
+    """An engine's option as name and value.
+
+    Raises:
+        KvhouseError: It is not of the form ``name=value``.
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise KvhouseError(f"engine option {text!r}: write it as name=value")
+    return name, value
