@@ -30,7 +30,7 @@ SETTINGS = frozenset(
     }
 )
 #: Facts that name the run and are neither.
-_ABOUT = frozenset({"model", "model_file", "engine_version", "build_number", "v1", "kv_given"})
+_ABOUT = frozenset({"model", "model_file", "engine_version", "build_number", "v1", "kv_given", "arguments"})
 #: The names that cases have for engines.
 _CASE_ENGINES = {"vllm": "vllm-v1"}
 
@@ -89,7 +89,7 @@ def case_of(log: Log, options: Mapping[str, Value]) -> dict[str, Any]:
         for name, value in values.items()
         if name not in SETTINGS | _ABOUT and ":" not in name
     }
-    if "v1" in values or "engine_version" in values or (log.engine == "sglang" and "tp" in flags):
+    if "arguments" in values:  # all that differ from the defaults were listed
         flags.setdefault("tp", 1)
     if values.get("kv_given"):
         flags.setdefault("kv_cache_memory_gib", reported.get("available_kv_gib", 0))

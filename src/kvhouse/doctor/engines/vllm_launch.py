@@ -90,6 +90,7 @@ VLLM_LAUNCH = (
         "",
         r"non-default args: ",
         reading=_arguments,
+        sets={"arguments": True},
         starts=True,
     ),
     line(
