@@ -151,7 +151,7 @@ def _bar(
     device: str, total: int | None, parts: dict[str, int | None], some: tuple[str, ...]
 ) -> Bar | None:
     """A bar whose rest is free; None where none of ``some`` is known."""
-    known = {name: size for name, size in parts.items() if size}
+    known = {name: size for name, size in parts.items() if size and size > 0}
     if not any(name in known for name in some):
         return None
     if total is not None and "free" not in known:
