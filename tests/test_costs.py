@@ -195,6 +195,26 @@ def test_a_line_costs_what_its_steps_cost(name, contexts, others):
     ]
 
 
+@given(
+    st.lists(st.integers(1, 500), max_size=5),
+    st.lists(st.tuples(st.integers(1, 500), st.integers(1, 900)), min_size=1, max_size=2),
+    st.integers(1, 150),
+)
+@pytest.mark.parametrize("name", ["llama-3-8b", "deepseek-v2-lite", "mamba-2.8b"])
+def test_a_line_costs_what_prompts_cost_that_go_on(name, contexts, chunks, most):
+    model = spec.load(name)
+    roofline = Roofline(model, KVLayout.of(model), devices.get("a100-80g"))
+    rows = [(first, count, False) for first, count in chunks]
+    line = roofline.line(len(contexts), sum(contexts), rows, going_on=True)
+    expected = []
+    for step in range(most):
+        made = [(context + step, 1, True) for context in contexts]
+        made += [(first + step * count, count, False) for first, count in chunks]
+        plan = tuple(Row(i, *row, ()) for i, row in enumerate(made))
+        expected.append(roofline.step(StepPlan(0, plan, (), (), ())).seconds)
+    assert line.spend(0.0, math.inf, most)[0] == expected
+
+
 @pytest.mark.parametrize("name", ["gemma-3-27b", "deepseek-v3.2", "deepseek-v4-flash"])
 def test_steps_that_do_not_grow_evenly_are_no_line(name):
     model = spec.load(name)

@@ -215,3 +215,17 @@ def test_hostile_names_do_nothing(opened, few):
     assert tab.inner_text("header p").count(hostile) == 3
     assert tab.evaluate("document.images.length") == 0
     assert tab.evaluate("document.scripts.length") == 2
+
+
+TICKS = """(plot) => [...plot.querySelectorAll(".axes text[text-anchor=end]:not(.label)")]
+  .filter((text) => text.hasAttribute("dy")).map((text) => text.textContent)"""
+
+
+def test_a_tiny_pool_has_axes_that_tell_its_sizes_apart(opened):
+    few_blocks = picture_of("backlog:prompt=5,output=2,requests=2", ["paged"], kv_blocks=2)
+    tab = opened(few_blocks)
+    assert tab.text_content(".ledger .axes .label >> nth=1") == "MiB"
+    assert tab.eval_on_selector(".ledger", TICKS) == ["0", "5", "10", "15"]  # of 16 MiB
+    assert sorted(tab.eval_on_selector(".map", TICKS)) == ["0", "1", "2"]
+    for chart in tab.query_selector_all(".chart")[-2:]:
+        assert all(tick.isdecimal() for tick in chart.evaluate(TICKS))

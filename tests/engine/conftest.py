@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 # Set before any Hugging Face library is imported: a test that reaches for the network fails.
@@ -17,6 +18,8 @@ import transformers
 
 from kvhouse.engine import Engine, EngineConfig
 from kvhouse.engine.load import LoadedModel, load_model
+from kvhouse.engine.support import require_support
+from kvhouse.spec.hf_config import read_config
 
 VOCAB = 97
 
@@ -87,6 +90,9 @@ TINY = {
     ),
 }
 
+#: A tiny config of every architecture of transformers.
+_TINY_CONFIGS = Path(__file__).parents[1] / "oracle" / "tiny_configs.jsonl"
+
 #: 32 prompts from a few tokens to a few hundred.
 STORY = (
     "The lighthouse keeper climbed the stairs every evening, counted the ships on the horizon and "
@@ -151,6 +157,29 @@ def tiny(tiny_directory) -> Callable[..., Engine]:
         heads = 2 * 3 * 2 * 8  # K and V, layers, KV heads, head_dim of llama-gqa
         memory = blocks * block_size * heads * 4
         return Engine(loaded, EngineConfig(kv_memory=memory, checked=True, **config))
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def architecture() -> Callable[..., LoadedModel]:
+    """A fresh tiny random model of any architecture, with weights that make every layer count."""
+    rows = [json.loads(line) for line in _TINY_CONFIGS.read_text().splitlines()]
+
+    def build(model_type: str, variant: str | None = None, **changes) -> LoadedModel:
+        (row,) = (
+            row for row in rows if row["model_type"] == model_type and row.get("variant") == variant
+        )
+        config = {**row["config"], **changes}
+        torch.manual_seed(0)
+        model = transformers.AutoModelForCausalLM.from_config(
+            transformers.CONFIG_MAPPING[model_type](**config), dtype=torch.float32
+        )
+        for parameter in model.parameters():
+            parameter.data.add_(torch.randn_like(parameter) * 0.05)
+        spec = read_config({"model_type": model_type, **config}, model_type, "its config")
+        found = require_support(model.config)
+        return LoadedModel(spec, model.eval(), found.way, None, found.continuation)
 
     return build
 

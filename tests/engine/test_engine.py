@@ -56,8 +56,12 @@ def test_policies_and_batches_do_not_change_answers(tiny):
         assert [completion.token_ids for completion in got] == alone
 
 
-def test_seeded_answers_do_not_depend_on_neighbours_or_preemptions(tiny):
-    params = unending(temperature=1.3, seed=11)
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"top_k": 30, "top_p": 0.95, "min_p": 0.01, "repetition_penalty": 1.2, "logprobs": 1}],
+)
+def test_seeded_answers_do_not_depend_on_neighbours_or_preemptions(tiny, more):
+    params = unending(temperature=1.3, seed=11, **more)
     asked = prompts(10)
     alone = [tiny().generate([prompt], 25, params)[0].token_ids for prompt in asked]
     assert len(set(alone)) == 10

@@ -3,37 +3,65 @@
 from __future__ import annotations
 
 import string
+from pathlib import Path
 
 import gguf
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma3TextConfig, Qwen3Config
 
+from kvhouse import spec
 from kvhouse.engine import Engine, EngineConfig, gguf_weights
 from kvhouse.engine.load import load_model
 from kvhouse.errors import KvhouseError, UnsupportedModel
 
-LAYER_NAMES = {
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
+LETTERS = string.ascii_letters + string.digits
+SIZES = {
+    "context_length": 256,
+    "embedding_length": 48,
+    "block_count": 3,
+    "feed_forward_length": 80,
+    "attention.head_count": 6,
+    "attention.head_count_kv": 2,
+    "attention.layer_norm_rms_epsilon": 1e-6,
+    "rope.freq_base": 10000.0,
 }
-NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+#: For each architecture the model that is written, and the fields that it has beside ``SIZES``.
+WRITTEN = {
+    "llama": ("llama-gqa", {"rope.dimension_count": 8}),
+    "qwen2": ("qwen2", {}),
+    "qwen3": ("", {"attention.key_length": 128, "attention.value_length": 128}),
+    "phi3": ("phi3", {"rope.dimension_count": 8}),
+    "gemma3": (
+        "",
+        {
+            "block_count": 6,
+            "attention.key_length": 16,
+            "attention.value_length": 16,
+            "attention.sliding_window": 20,
+            "rope.freq_base": 1e6,
+        },
+    ),
+}
 
 
-def gguf_name(name: str) -> str:
-    stem, suffix = name.rsplit(".", 1)
-    if stem in NAMES:
-        return f"{NAMES[stem]}.{suffix}"
-    number, _, rest = stem.removeprefix("model.layers.").partition(".")
-    return f"blk.{number}.{LAYER_NAMES[rest]}.{suffix}"
+OWN_SIZES = {
+    "vocab_size": 97,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+}
+#: Models that the other tests have not, or not with sizes that transformers reads from GGUF.
+OWN = {
+    # Five layers with a window and one without.
+    "gemma3": Gemma3TextConfig(**OWN_SIZES, num_hidden_layers=6, head_dim=16, sliding_window=20),
+    "qwen3": Qwen3Config(**OWN_SIZES, num_hidden_layers=3, head_dim=128),
+}
 
 
 def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
@@ -47,35 +75,45 @@ def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
     return out
 
 
-def write_gguf(path, weights: dict[str, torch.Tensor], *, extra=None, merge="t a") -> None:
-    letters = string.ascii_letters + string.digits
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_name("tiny")
-    writer.add_context_length(256)
-    writer.add_embedding_length(48)
-    writer.add_block_count(3)
-    writer.add_feed_forward_length(80)
-    writer.add_head_count(6)
-    writer.add_head_count_kv(2)
-    writer.add_rope_dimension_count(8)
-    writer.add_layer_norm_rms_eps(1e-6)
-    writer.add_rope_freq_base(10000.0)
+def as_stored(architecture: str, name: str, weight: torch.Tensor) -> np.ndarray:
+    """A weight as llama.cpp's converter writes it."""
+    values = weight.numpy()
+    if architecture == "gemma3" and name.endswith("norm.weight"):
+        return values + 1
+    if architecture != "llama" or name.split(".")[-2] not in ("q_proj", "k_proj"):
+        return values
+    return interleaved(values, 6 if ".q_proj" in name else 2)
+
+
+def write_gguf(
+    path,
+    weights: dict[str, torch.Tensor],
+    architecture="llama",
+    *,
+    fields=None,
+    merge="t a",
+    **extra,
+) -> None:
+    """Write a tiny model; ``fields`` change or add metadata, ``extra`` adds tensors."""
+    writer = gguf.GGUFWriter(path, architecture)
+    for key, value in (SIZES | WRITTEN[architecture][1] | (fields or {})).items():
+        add = writer.add_float32 if isinstance(value, float) else writer.add_uint32
+        add(f"{architecture}.{key}", value)
     writer.add_vocab_size(97)
     writer.add_tokenizer_model("gpt2")
-    writer.add_token_list([*letters, *(f"t{letter}" for letter in letters[:35])])
+    writer.add_token_list([*LETTERS, *(f"t{letter}" for letter in LETTERS[:35])])
     writer.add_token_types([1] * 97)
     writer.add_token_merges([merge])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
-    for name, tensor in weights.items():
-        values = tensor.numpy()
-        if ".q_proj" in name:
-            values = interleaved(values, 6)
-        elif ".k_proj" in name:
-            values = interleaved(values, 2)
-        writer.add_tensor(gguf_name(name), values)
-    if extra:
-        writer.add_tensor(extra, np.ones(4, dtype=np.float32))
+    writer.add_pad_token_id(0)
+    number = {name: arch for arch, name in gguf.MODEL_ARCH_NAMES.items()}[architecture]
+    names = gguf.get_tensor_name_map(number, 6)
+    for name, weight in weights.items():
+        stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        writer.add_tensor(stored, as_stored(architecture, name, weight))
+    for name, size in extra.items():
+        writer.add_tensor(name.replace("__", "."), np.ones(size, dtype=np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -93,15 +131,49 @@ def weights(tiny_directory) -> dict[str, torch.Tensor]:
     return load_file(tiny_directory("llama-gqa") / "model.safetensors")
 
 
-def test_weights_come_back(tmp_path, cache, weights):
+@pytest.fixture
+def weights_of(tiny_directory, tmp_path):
+    """The weights of the model that is written for an architecture."""
+
+    def build(architecture: str) -> dict[str, torch.Tensor]:
+        if architecture not in OWN:
+            return load_file(tiny_directory(WRITTEN[architecture][0]) / "model.safetensors")
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(OWN[architecture])
+        for parameter in model.parameters():
+            parameter.data.add_(torch.randn_like(parameter) * 0.2)
+        model.save_pretrained(tmp_path / "own")
+        return load_file(tmp_path / "own" / "model.safetensors")
+
+    return build
+
+
+@pytest.mark.parametrize("architecture", WRITTEN)
+def test_weights_come_back(tmp_path, cache, weights_of, architecture):
+    weights = weights_of(architecture)
+    path = tmp_path / "tiny.gguf"
+    write_gguf(path, weights, architecture)
+    directory = gguf_weights.converted(path)
+    assert list(cache.iterdir()) == [directory]
+    got = load_file(directory / "model.safetensors")
+    assert set(got) == set(weights)
+    for name, weight in weights.items():
+        # A norm of Gemma is stored as 1 more, which rounds its last bits off.
+        torch.testing.assert_close(
+            got[name], weight, rtol=0, atol=3e-7 * (architecture == "gemma3")
+        )
+    kept, written = (spec.load(one) for one in (directory, path))
+    assert (kept.layers, kept.parameters) == (written.layers, written.parameters)
+
+
+@pytest.mark.usefixtures("cache")
+def test_the_whole_model_is_loaded(tmp_path, weights):
     path = tmp_path / "tiny.gguf"
     write_gguf(path, weights)
     loaded = load_model(path)
-    got = loaded.model.state_dict()
-    assert all(torch.equal(got[name], tensor) for name, tensor in weights.items())
     assert loaded.tokenizer is not None
     assert loaded.eos_token_ids == {2}
-    assert len(list(cache.iterdir())) == 1
+    assert torch.equal(loaded.model.model.norm.weight, weights["model.norm.weight"])
 
 
 @pytest.mark.usefixtures("cache")
@@ -163,23 +235,64 @@ def test_a_cache_that_cannot_be_written(tmp_path, weights, monkeypatch):
 
 def test_rope_factors_are_refused(tmp_path, cache, weights):
     path = tmp_path / "tiny.gguf"
-    write_gguf(path, weights, extra="rope_freqs.weight")
+    write_gguf(path, weights, rope_freqs__weight=4)
     with pytest.raises(UnsupportedModel, match="rope_freqs"):
         gguf_weights.converted(path)
     assert list(cache.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("architecture", "fields", "extra", "reason"),
+    [
+        ("llama", {"rope.scaling.factor": 4.0}, {}, "'llama.rope.scaling.factor' is 4.0"),
+        ("llama", {}, {"blk__0__attn_q__bias": 48}, "another model from it, with parameters"),
+        ("phi3", {"attention.sliding_window": 32}, {}, "another model from it, with layers Full"),
+        ("gemma3", {"block_count": 62}, {}, "the Gemma 3 of 62 layers"),
+    ],
+)
+def test_files_that_would_be_taken_wrongly(
+    tmp_path, cache, weights_of, architecture, fields, extra, reason
+):
+    weights = weights_of(architecture)
+    path = tmp_path / "tiny.gguf"
+    write_gguf(path, weights, architecture, fields=fields, **extra)
+    with pytest.raises(UnsupportedModel, match=reason):
+        gguf_weights.converted(path)
+    assert list(cache.iterdir()) == []
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_head_size_that_transformers_does_not_read(tmp_path, tiny_directory):
+    weights = load_file(tiny_directory("qwen3") / "model.safetensors")
+    path = tmp_path / "tiny.gguf"
+    write_gguf(
+        path, weights, "qwen3", fields={"attention.key_length": 12, "attention.value_length": 12}
+    )
+    with pytest.raises(UnsupportedModel, match=r"key_dim=128.* and not layers Full.*key_dim=12"):
+        gguf_weights.converted(path)
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_window_that_is_never_full_is_none(tmp_path, tiny_directory):
+    weights = load_file(tiny_directory("phi3") / "model.safetensors")
+    path = tmp_path / "tiny.gguf"
+    write_gguf(path, weights, "phi3", fields={"attention.sliding_window": 300})
+    assert gguf_weights.converted(path).is_dir()
 
 
 @pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize(
     ("architecture", "extra", "reason"),
     [
-        ("gemma", {}, "no GGUF weights of architecture 'gemma', only of llama, qwen2, qwen3, phi3"),
-        ("llama", {"llama.expert_count": 8}, "field 'llama.expert_count' is 8"),
-        ("phi3", {"phi3.context_length": 64, "phi3.attention.sliding_window": 32}, "window' is 32"),
+        (
+            "gemma",
+            {},
+            "no GGUF weights of architecture 'gemma', only of gemma3, llama, phi3, qwen2",
+        ),
         ("llama", {"split.count": 2}, "no GGUF files of split models"),
     ],
 )
-def test_files_whose_weights_would_be_taken_wrongly(tmp_path, architecture, extra, reason):
+def test_files_that_are_not_read(tmp_path, architecture, extra, reason):
     path = tmp_path / "model.gguf"
     writer = gguf.GGUFWriter(path, architecture)
     for key, value in extra.items():
@@ -190,6 +303,73 @@ def test_files_whose_weights_would_be_taken_wrongly(tmp_path, architecture, extr
     writer.close()
     with pytest.raises(UnsupportedModel, match=reason):
         gguf_weights.converted(path)
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_weight_under_another_name(tmp_path, weights):
+    path = tmp_path / "tiny.gguf"
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    write_gguf(path, weights, blk__1__other__weight=80 * 48)
+    with pytest.raises(UnsupportedModel, match=r"no weight for model\.layers\.1\.mlp\.up_proj"):
+        gguf_weights.converted(path)
+
+
+@pytest.fixture(scope="module")
+def gemma() -> tuple[Path, Path]:
+    """Gemma-3-270M as its packages ship it, and what it was converted to."""
+    path = spec.find_gguf("gemma-3-270m")
+    return path, gguf_weights.converted(path)
+
+
+@pytest.fixture(scope="module")
+def stored(gemma) -> dict[str, gguf.ReaderTensor]:
+    """The tensors of its file, as the gguf package reads them."""
+    return {tensor.name: tensor for tensor in gguf.GGUFReader(gemma[0]).tensors}
+
+
+@pytest.mark.parametrize(
+    ("name", "in_file"),
+    [
+        ("model.embed_tokens", "token_embd"),  # Q8_0
+        ("model.norm", "output_norm"),
+        ("model.layers.0.self_attn.q_proj", "blk.0.attn_q"),  # Q5_0
+        ("model.layers.17.self_attn.k_proj", "blk.17.attn_k"),
+        ("model.layers.5.self_attn.o_proj", "blk.5.attn_output"),  # Q4_K
+        ("model.layers.11.mlp.down_proj", "blk.11.ffn_down"),
+        ("model.layers.0.mlp.down_proj", "blk.0.ffn_down"),  # Q6_K
+        ("model.layers.3.self_attn.k_norm", "blk.3.attn_k_norm"),
+        ("model.layers.3.pre_feedforward_layernorm", "blk.3.ffn_norm"),
+        ("model.layers.3.post_feedforward_layernorm", "blk.3.post_ffw_norm"),
+    ],
+)
+def test_weights_of_gemma_are_those_of_its_file(gemma, stored, name, in_file):
+    """As the gguf package widens them; its norms are stored as 1 more than transformers has."""
+    tensor = stored[f"{in_file}.weight"]
+    want = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+    if "norm" in name:
+        want = want - 1
+    with safe_open(gemma[1] / "model.safetensors", "pt") as file:
+        assert torch.equal(file.get_tensor(f"{name}.weight"), torch.from_numpy(want.copy()))
+
+
+def test_gemma_is_its_catalogue_entry(gemma):
+    known = spec.load("gemma-3-270m")
+    for source in gemma:
+        read = spec.load(source)
+        assert (read.layers, read.parameters) == (known.layers, known.parameters)
+        assert (read.vocab_size, read.max_length) == (known.vocab_size, known.max_length)
+
+
+def test_gemma_makes_sense(gemma):
+    """Its tokens are those of Gemma 3's published vocabulary, and it knows a capital."""
+    tokenizer = AutoTokenizer.from_pretrained(gemma[1])
+    ids = tokenizer("The capital of France is", return_tensors="pt")["input_ids"]
+    assert ids.tolist() == [[2, 818, 5279, 529, 7001, 563]]
+    assert tokenizer.decode(ids[0, 1:]) == "The capital of France is"
+    model = AutoModelForCausalLM.from_pretrained(gemma[1]).eval()
+    with torch.inference_mode():
+        likeliest = model(ids).logits[0, -1].topk(5).indices.tolist()
+    assert " Paris" in [tokenizer.decode([token]) for token in likeliest]
 
 
 def test_a_damaged_tokenizer(tmp_path, cache, weights):

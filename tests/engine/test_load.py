@@ -11,8 +11,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from kvhouse.engine.load import load_model
-from kvhouse.engine.support import refuse_unsupported
-from kvhouse.errors import KvhouseError, SpecError, UnsupportedModel
+from kvhouse.errors import KvhouseError, SpecError
 
 
 @pytest.fixture
@@ -103,30 +102,23 @@ def test_what_is_not_there(source):
         load_model(source)
 
 
-def test_rope_that_follows_the_batch_is_refused(directory):
-    edit_config(
-        directory, rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
-    )
-    with pytest.raises(UnsupportedModel, match="RoPE type 'dynamic' of this llama model"):
-        load_model(directory)
-
-
-def test_long_rope_is_refused(tmp_path, tiny_directory):
+def long_rope(tmp_path, tiny_directory, trained: int):
+    """A model whose RoPE has other frequencies beyond ``trained`` tokens."""
     directory = shutil.copytree(tiny_directory("phi3"), tmp_path / "model")
     factors = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
-    edit_config(
-        directory,
-        rope_parameters={
-            "rope_type": "longrope",
-            "rope_theta": 1e4,
-            "original_max_position_embeddings": 64,
-            **factors,
-        },
-    )
-    with pytest.raises(UnsupportedModel, match="RoPE type 'longrope'"):
-        load_model(directory)
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, **factors}
+    edit_config(directory, rope_parameters=rope, original_max_position_embeddings=trained)
+    return directory
 
 
-def test_families_without_proof_are_refused():
-    with pytest.raises(UnsupportedModel, match="cannot run model type 'bloom'"):
-        refuse_unsupported(transformers.BloomConfig())
+def test_long_rope_bounds_the_length(tmp_path, tiny_directory):
+    assert load_model(long_rope(tmp_path, tiny_directory, 64)).spec.max_length == 64
+
+
+def test_long_rope_of_a_short_model_does_not(tmp_path, tiny_directory):
+    assert load_model(long_rope(tmp_path, tiny_directory, 4096)).spec.max_length == 256
+
+
+def test_what_cannot_be_computed_is_refused(directory):
+    transformers.XLNetConfig(n_layer=2, d_model=48, n_head=6).save_pretrained(directory)
+    assert "the engine cannot run model type 'xlnet'" in failure(directory)

@@ -3,20 +3,24 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kvhouse import devices, spec
+from kvhouse.cli.answering import Usage
+from kvhouse.cli.run import answers_to_dict
 from kvhouse.demo.cache import CacheOutcome, CacheSetting
 from kvhouse.demo.paging import POLICIES, Outcome, Setting
-from kvhouse.engine.outputs import Completion, FinishReason
+from kvhouse.engine.outputs import Completion, FinishReason, TokenLogprobs
 from kvhouse.engine.quality import Quality, QualityReport, Variant
+from kvhouse.engine.support import Capability
 from kvhouse.engine.traced import TracedRun
 from kvhouse.planner import plan
 from kvhouse.planner.cases import case_for
+from kvhouse.planner.catalogue import listed
 from kvhouse.planner.compare import compare
 from kvhouse.planner.engines.registry import ENGINES
 from kvhouse.planner.report import Questions, report
@@ -27,6 +31,7 @@ from kvhouse.replayer.events import Event
 from kvhouse.replayer.find import Goal, find_min_memory
 from kvhouse.replayer.logged import LoggedDrive
 from kvhouse.replayer.remedies import Tries, remedies
+from kvhouse.replayer.sweep import Grid, SweepResult, sweep_of
 from kvhouse.replayer.traces import TraceStream
 from kvhouse.views.cache import Point
 
@@ -144,13 +149,21 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
             compare(["llama-2-7b", "gemma-3-27b"], ["a10-24g", "a100-80g"]).to_dict(),
             too_long.to_dict(),
         ],
-        "kvhouse-replay": [{**named, **figures.to_dict()}],
-        "kvhouse-replay-with-several-policies": [{**named, "results": [figures.to_dict()]}],
+        "kvhouse-replay": [{**named, "partial": figures.partial, **figures.to_dict()}],
+        "kvhouse-replay-with-several-policies": [
+            {**named, "partial": False, "results": [figures.to_dict()]}
+        ],
         "kvhouse-replay-with-a-search": [{**named, **found.to_dict()}],
         "kvhouse-remedies": [{**named, "command": "", **advice.to_dict()}],
+        "kvhouse-sweep": [_sweep(sharing)],
         "events": [_events(sharing)],
         "kvhouse-trace": [describe(TraceStream("mooncake-conv")).to_dict()],
-        "kvhouse-run-with-a-prompt": [asdict(Completion(0, 1, (2,), "", FinishReason.STOP))],
+        "kvhouse-run-with-a-prompt": _answers(),
+        "kvhouse-models": [{"models": [model.to_dict() for model in listed()]}],
+        "kvhouse-models-with---check": [
+            {"model": "m", **found.to_dict()}
+            for found in (Capability("packed"), Capability("packed", "why", 2048))
+        ],
         "kvhouse-run-with-a-trace": [{**named, **TracedRun(figures, 0).to_dict()}],
         "kvhouse-devices-name": [devices.get("l4").to_dict()],
         "kvhouse-devices": [{"devices": [device.to_dict() for device in devices.listed()]}],
@@ -158,6 +171,29 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
         "kvhouse-demo-cache": [CacheOutcome(CacheSetting(), "", (Point(1, *[0.0] * 5),)).to_dict()],
         "kvhouse-demo-paging": [Outcome(Setting(), sized, drives, drives).to_dict()],
     }
+
+
+def _sweep(setup: Setup) -> dict[str, Any]:
+    """One cell that fits and one that cannot."""
+    grid = Grid(("llama-2-7b",), ("a100-80g", "a10-24g"))
+    base = replace(setup, kv_memory=None, tiering=Tiering())
+    figures = {name: devices.get(name) for name in grid.devices}
+    figures["a10-24g"] = replace(figures["a10-24g"], memory_bytes=2**33, driver_bytes=None)
+    sweep = sweep_of(grid, base, {"llama-2-7b": setup.model}, figures, SLO(latency=60.0))
+    rows = tuple(map(sweep.row, grid.cells()))
+    assert [row.status for row in rows] == ["done", "impossible"]
+    return SweepResult("azure-conv-2023", 32, rows, 2, 0).to_dict("goodput")
+
+
+def _answers() -> list[dict[str, Any]]:
+    """One that says all that can be said of an answer, and one that says little."""
+    likely = TokenLogprobs(-0.5, ((2, -0.5),))
+    full = Completion(0, 1, (2,), "", FinishReason.STOP, "", 0, "stop", (likely,))
+    bare = Completion(0, 1, (2,), "", FinishReason.LENGTH)
+    return [
+        answers_to_dict("", [full], Usage(1, 2, 3, 4.0, 5.0)),
+        answers_to_dict("", [bare], Usage(1)),
+    ]
 
 
 def _quality() -> QualityReport:

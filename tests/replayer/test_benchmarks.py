@@ -99,3 +99,35 @@ def test_they_run_as_scripts(script, trace, shown):
     command = [sys.executable, str(BENCHMARKS / f"{script}.py"), trace]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert shown in done.stdout
+
+
+@pytest.fixture
+def peers(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module("peers_replay")
+
+
+@pytest.mark.parametrize(("name", "named"), [("azure-conv-2023", False), ("mooncake-conv", True)])
+def test_a_peer_is_given_the_same_requests(peers, tmp_path, name, named):
+    setup = peers.fitting(peers.setup_of(read_trace(name)), 40)
+    job = peers.aisimulate_job(setup, tmp_path / "trace.jsonl")
+    assert job["config"]["traffic"]["source"]["paths"] == [str(tmp_path / "trace.jsonl")]
+    given = read_trace(str(tmp_path / "trace.jsonl")).requests
+    assert len(given) == 40
+    for theirs, ours in zip(given, setup.trace.requests, strict=True):
+        assert theirs.arrival == pytest.approx(ours.arrival, abs=1e-6)
+        assert theirs.prompt_tokens == ours.prompt_tokens
+        assert theirs.output_tokens == ours.output_tokens
+        assert not named or theirs.hash_ids == ours.hash_ids
+    ids = [number for request in given for number in request.hash_ids]
+    assert (len(set(ids)) == len(ids)) is not named
+    rows = peers.vidur_job(setup)["requests"]
+    assert rows == [(r.arrival, r.prompt_tokens, r.output_tokens) for r in setup.trace.requests]
+
+
+def test_requests_longer_than_the_model_are_for_nobody(peers):
+    setup = peers.setup_of(read_trace("backlog:prompt=8000,output=uniform(1,400),requests=60"))
+    lengths = [r.prompt_tokens + r.output_tokens for r in setup.trace.requests]
+    kept = [r.prompt_tokens + r.output_tokens for r in peers.fitting(setup, None).trace.requests]
+    assert kept == [length for length in lengths if length <= 8192]
+    assert 0 < len(kept) < 60

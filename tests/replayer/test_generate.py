@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kvhouse.errors import TraceError
 from kvhouse.replayer.gaps import arrivals, gamma
-from kvhouse.replayer.generate import distribution_of
+from kvhouse.replayer.generate import distribution_of, most_requests
 from kvhouse.replayer.lengths import PRESETS
 from kvhouse.replayer.randomness import Uniforms
 from kvhouse.replayer.trace_write import write_trace
@@ -303,3 +303,20 @@ def test_descriptions_that_are_refused(text, reason):
     with pytest.raises(TraceError, match=reason) as caught:
         list(TraceStream(text))
     assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "limit", "most"),
+    [
+        ("poisson:rate=2,requests=90,prompt=1,output=1", None, 90),
+        ("poisson:rate=2,requests=90,prompt=1,output=1", 7, 7),
+        ("backlog: requests = 90", 700, 90),
+        ("poisson:rate=2,duration=90", None, None),
+        ("poisson:rate=2,duration=90", 7, 7),
+        ("azure-conv-2023", None, None),
+        ("requests=90", None, None),
+        ("azure-conv-2023", 7, 7),
+    ],
+)
+def test_how_many_requests_there_can_be(source, limit, most):
+    assert most_requests(source, limit) == most

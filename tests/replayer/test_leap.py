@@ -273,6 +273,15 @@ def test_a_recorder_changes_nothing_and_sees_what_the_ledger_counts(setup, rows,
     assert bool(len(naive.recording.pool.times)) == bool(stepped[1])
 
 
+def test_an_idle_request_at_the_start_of_a_chunk_needs_nothing():
+    """Its last block holds a token of the chunk before and none of its own yet."""
+    changes = {"kind": "chunk", "blocks": 3, "max_length": 8, "token_budget": 1, "max_running": 2}
+    setup = BUSY | changes | {"watermark": 0.0, "prefill_first": True, "flops": SLOW}
+    naive = Naive(0.0)
+    play(setup, requests_of([(0, 6, 2, [], 0), (0, 1, 1, [], 0)]), step=True, recorder=naive)
+    assert len(naive.recording.pool.times) > 2
+
+
 BUSY = {
     "kind": "full",
     "policy": "paged",
@@ -303,6 +312,39 @@ def test_the_property_meets_leaps(changes):
     assert not alone
 
 
+def leaps_of(setup, rows):
+    """Of each stretch: its steps, the tokens of the prompt that goes on, and why the head waits."""
+    found = []
+
+    class Watched(Leaper):
+        def advance(self, steps):
+            refusal = self.scheduler.refusal
+            reason = refusal and ("watermark" if refusal.needed <= refusal.free else "full")
+            found.append((steps, self.stretch.chunk, reason))
+            return super().advance(steps)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(f"{__name__}.Leaper", Watched)
+        play(setup, requests_of(rows), step=False)
+    return found
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_the_property_meets_prompts_that_go_on(share):
+    """Of a budget of 5, two that decode leave 3 a step to prompts of 20 tokens."""
+    setup = BUSY | {"token_budget": 5, "share": share}
+    rows = [(0, 2, 26, [], 0), (0, 2, 26, [], 0), (0, 20, 3, [0, 1], 0), (0, 20, 3, [0, 2], 0)]
+    found = leaps_of(setup, rows)
+    assert max(steps for steps, chunk, _ in found if chunk == 3) >= 4
+
+
+@pytest.mark.parametrize(("watermark", "reason"), [(0.0, "full"), (0.6, "watermark")])
+def test_the_property_meets_refusals_beside_a_prefix_cache(watermark, reason):
+    setup = BUSY | {"share": True, "watermark": watermark, "blocks": 16}
+    found = leaps_of(setup, [(0, 20, 12, [0], 0), (0, 20, 12, [1], 0), (0, 28, 5, [2], 0)])
+    assert max(steps for steps, _, why in found if why == reason) >= 8
+
+
 @pytest.mark.parametrize(
     "changes",
     [{"kind": "window"}, {"share": True, "tier": "back"}, {"blocks": 11, "watermark": 0.0}],
@@ -321,8 +363,8 @@ class Hasty(ModelledExecutor):
         super().__init__(roofline)
         self.line = self._hasty
 
-    def _hasty(self, *asked):
-        line = self.roofline.line(*asked)
+    def _hasty(self, *asked, going_on=False):
+        line = self.roofline.line(*asked, going_on=going_on)
         return replace(line, more_bytes=line.more_bytes // 2)
 
 

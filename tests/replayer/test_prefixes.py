@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvhouse.core.keys import TokenKeys
+from kvhouse.core.keys import OwnKeys, TokenKeys
 from kvhouse.core.scheduler import SchedulerConfig
 from kvhouse.core.step import Sampled, StepResult
 from kvhouse.errors import KvhouseError
@@ -67,6 +67,40 @@ def test_equal_tokens_mean_equal_keys_where_ids_end_with_blocks(texts, id_tokens
         for index in range(len(text) // size):
             key = keys(request, size, index + 1)[index]
             assert seen.setdefault(truth.key(index), key) == key
+
+
+@given(
+    st.lists(st.integers(-3, 2**60), min_size=1, max_size=9),
+    st.sampled_from([1, 2, 3, 4, 8, 12, 2**15 - 1, 2**15]),
+    st.sampled_from([1, 2, 3, 4, 8, 16, 2**14]),
+    st.sampled_from([None, "a"]),
+    st.tuples(st.integers(0, 40), st.integers(0, 40)),
+)
+def test_many_keys_are_those_asked_for_one_by_one(ids, id_tokens, block_size, tenant, span):
+    request = TraceRequest(
+        0.0, len(ids) * id_tokens, 1, hash_ids=tuple(ids), hash_block=id_tokens, tenant=tenant
+    )
+    named = keys_of(request, block_size)
+    blocks = len(ids) * id_tokens // block_size
+    for found in (named, OwnKeys(7, named), OwnKeys(7)):
+        one_by_one = [found.key(index) for index in range(*span)]
+        if found is named:
+            one_by_one = one_by_one[: max(0, blocks - span[0])]
+        assert list(found.known(*span)) == one_by_one
+
+
+def test_ids_of_several_lengths_and_places_never_meet():
+    """Whatever length ids have: neither their keys nor those of a tenant's are another's."""
+    seen = set()
+    for tenant in (None, "a"):
+        for id_tokens in (1, 2, 4, 512, 2**15):
+            request = TraceRequest(
+                0.0, 3 * id_tokens, 1, hash_ids=(0, 1, 2), hash_block=id_tokens, tenant=tenant
+            )
+            found = keys_of(request, 1).known(0, 3 * id_tokens)
+            assert len(found) == len(set(found)) == 3 * id_tokens
+            assert seen.isdisjoint(found)
+            seen.update(found)
 
 
 def test_ids_of_an_output_name_what_a_later_prompt_repeats():

@@ -47,6 +47,15 @@ def test_moments_stay_few_and_evenly_spread_however_many_steps_there_are(as_back
     assert gaps.max() <= 4 * result.makespan_seconds / MOST_MOMENTS + 0.1
 
 
+def test_a_replica_s_part_is_looked_at_as_often():
+    trace = "backlog:prompt=40,output=500,requests=400"
+    whole, part = (
+        record(trace, as_backlog=True, kv_blocks=2000, replica=replica)[1].pool.times
+        for replica in ((1, 1), (3, 8))
+    )
+    assert len(part) > 0.8 * len(whole) > 100
+
+
 def test_a_contiguous_request_lies_in_one_run_and_a_paged_one_does_not():
     pieces = {}
     for policy in ("contiguous-pow2", "paged"):

@@ -109,6 +109,34 @@ def test_where_prompts_begin_alike_a_prefix_cache_wins():
     assert "prefix cache pays most" in report.verdict
 
 
+def test_the_same_requests_in_time_are_no_gain_however_much_sooner_the_others_are_done():
+    """64 prompts of 3,900 tokens come nearly at once, and only the first is in time.
+
+    A prompt takes 0.17 s at least, and the SLO is 0.3 s; narrower keys and values
+    make the decode steps of all shorter.
+    """
+    trace = alike(64, 3900, 150, gap=1e-4)
+    report = remedies(Setup(trace, LLAMA, A100), slo=SLO(first_token=0.3), tries=Tries(pairs=0))
+    rows = named(report)
+    assert rows["int4 KV"].figures.in_time == report.base.in_time > 0
+    assert rows["int4 KV"].gain > 0.1
+    assert rows["int4 KV"].effect == "no difference"
+    assert report.limit.name == "device"
+    assert report.limit.unbounded.goodput_per_second > 1.01 * report.base.goodput_per_second
+    assert rows["data parallel 2"].effect == "helps"
+    assert report.verdict.startswith(
+        "Nothing on the same devices helps, nor would more memory: the device's speed is the "
+        "limit. tensor parallel 2 pays most: "
+    )
+    # Of a backlog the time for all is what counts.
+    waiting = remedies(
+        Setup(trace, LLAMA, A100, as_backlog=True),
+        slo=SLO(first_token=0.3),
+        tries=Tries(pairs=0),
+    )
+    assert named(waiting)["int4 KV"].effect == "helps"
+
+
 def test_what_is_found_need_not_be_what_counts():
     """Half of each short prompt is found, and outputs of 1,500 tokens take no less time."""
     trace = alike(40, 64, 1500, prefix_id="system", prefix_tokens=48)

@@ -49,7 +49,7 @@ def test_the_commands_work(tmp_path):
         assert done.returncode == 0, done.stderr
         assert done.stdout
     written = sorted(path.name for path in tmp_path.iterdir())
-    assert written == ["log.jsonl", "page.html", "warehouse.png"]
+    assert written == ["log.jsonl", "page.html", "results.parquet", "warehouse.png"]
     # The picture that is shown was made so, and is not larger than a page should load.
     shown = DOCS / "pictures" / "warehouse.png"
     assert shown.stat().st_size < 150_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from io import BytesIO
 
+import matplotlib as mpl
 import numpy as np
 import pytest
 from PIL import Image
@@ -30,7 +31,7 @@ def picture():
     )
     recorder = setup.recorder()
     result = setup.drive(recorder=recorder)
-    name = "a $trace$ of <names> & __more__ 请求 \U0001f3e0"
+    name = "a $trace$ of \x1b[2J <names> & __more__ 请求 \U0001f3e0"
     return Picture(name, "m", "d", setup.layout, [Drive(result, recorder.recording)])
 
 
@@ -47,6 +48,23 @@ def test_a_drawing_is_xml_and_the_same_each_time(picture):
     content = image(picture, "svg")
     assert ET.fromstring(content).tag == "{http://www.w3.org/2000/svg}svg"
     assert image(picture, "svg") == content
+
+
+def test_one_request_in_a_tiny_pool_has_axes_of_whole_requests_and_of_mib():
+    setup = Setup(
+        read_trace("backlog:prompt=5,output=9,requests=1"),
+        spec.load("llama-3-8b"),
+        devices.get("a100-80g"),
+        kv_blocks=2,
+    )
+    recorder = setup.recorder()
+    drive = Drive(setup.drive(recorder=recorder), recorder.recording)
+    with mpl.rc_context({"svg.fonttype": "none"}):  # text as text
+        root = ET.fromstring(image(Picture("t", "m", "d", setup.layout, [drive]), "svg"))
+    texts = ["".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert "MiB" in texts
+    assert "GiB" not in texts
+    assert not [text for text in texts if text.startswith("1e") or "\u2212" in text]
 
 
 def test_pixels_are_cells():

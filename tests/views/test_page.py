@@ -30,7 +30,10 @@ TRAFFIC = (
     "conversations:rate=6,turns=4,pause=1,system=64,systems=2,block=16,prompt=uniform(5,90),"
     "output=uniform(2,80),requests=90,seed=3"
 )
-HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&$title{0}${data}\u2028"
+HOSTILE = (
+    "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
+    "\"'&$title{0}${data}\u2028\x1b[2J"
+)
 
 
 def draw(trace, policies, **options):
@@ -149,7 +152,8 @@ def test_hostile_names_stay_text(picture):
     parsed = tags_of(page(hostile))
     assert [tag for tag, _ in parsed.tags].count("script") == 2
     assert not [tag for tag, _ in parsed.tags if tag in ("img", "a", "link", "iframe")]
-    assert "".join(parsed.text).count(HOSTILE) == 3
+    shown = HOSTILE.replace("\u2028", r"\u2028").replace("\x1b", r"\x1b")
+    assert "".join(parsed.text).count(shown) == 3
     assert data_of(page(hostile)) == data_of(page(picture))
     # Nothing hostile is embedded today; what is, could not end its element.
     named = Trace(HOSTILE, read_trace(TRAFFIC).requests)

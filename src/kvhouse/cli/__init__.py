@@ -7,23 +7,25 @@ import signal
 import sys
 from io import TextIOWrapper
 from pathlib import Path
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import click
 import typer
 
+from kvhouse.cli.chat import chat_command
 from kvhouse.cli.demo import demo_app
 from kvhouse.cli.devices import devices_command
 from kvhouse.cli.doctor import doctor_command
+from kvhouse.cli.models import models_command
 from kvhouse.cli.plan import plan_command
+from kvhouse.cli.progress import INTERRUPTED
 from kvhouse.cli.quality import quality_command
 from kvhouse.cli.remedies import remedies_command
 from kvhouse.cli.replay import replay_command
 from kvhouse.cli.run import run_command
+from kvhouse.cli.sweep import SweepCommand, sweep_command
 from kvhouse.cli.trace import trace_command
 from kvhouse.errors import KvhouseError
-
-INTERRUPTED = 130
 
 #: Columns that tables take even where the environment says that there are fewer.
 LEAST_WIDTH = 40
@@ -37,10 +39,34 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"kvhouse {version('kvhouse')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None: ...
+
+
 app.command("plan")(plan_command)
 app.command("replay")(replay_command)
 app.command("remedies")(remedies_command)
+app.command("sweep", cls=SweepCommand)(sweep_command)
 app.command("run")(run_command)
+app.command("chat")(chat_command)
+app.command("models")(models_command)
 app.command("quality")(quality_command)
 app.command("trace")(trace_command)
 app.command("doctor")(doctor_command)
@@ -62,6 +88,8 @@ def main() -> NoReturn:
         _fail(str(error), 1)
     except click.ClickException as error:
         _fail(error.format_message(), error.exit_code)
+    except KeyboardInterrupt:  # before click, which answers for the rest, is at work
+        code = INTERRUPTED
     except BrokenPipeError:  # whoever read our output has seen enough
         sys.stderr.close()
         sys.exit(1)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from kvhouse.cli import options
-from kvhouse.cli.output import print_json, progress
+from kvhouse.cli.output import print_json
+from kvhouse.cli.progress import progress
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -326,3 +326,8 @@ def pair(text: str) -> tuple[str, str]:
     if not equals or not name:
         raise KvhouseError(f"engine option {text!r}: write it as name=value")
     return name, value
+
+
+def names(text: str) -> tuple[str, ...]:
+    """The names in a list with commas."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())

@@ -1,15 +1,19 @@
-"""How commands write: JSON, progress, and files that are there whole or not at all."""
+"""How commands write: JSON, and files that are there whole or not at all."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kvhouse.errors import KvhouseError
+
+if TYPE_CHECKING:
+    from kvhouse.replayer.stop import Stop
 
 
 class Encodable(Protocol):
@@ -30,31 +34,42 @@ def print_json(data: dict[str, Any]) -> None:
     print(json.dumps(data, indent=2, allow_nan=False))
 
 
-@contextmanager
-def progress(label: str, total: int | None) -> Iterator[Callable[[object], None]]:
-    """A progress bar on stderr while the block runs; call what it yields once for each item.
+def require_apart(written: Mapping[str, str | None], read: Iterable[str | None]) -> None:
+    """Make sure that no file is written twice, nor over one that is read.
 
-    ``total`` is None where nobody knows it. There is no bar where stderr is not a terminal.
+    Args:
+        written: Files to write by the option that names them; None where it was not given.
+        read: Names that may be files.
+
+    Raises:
+        KvhouseError: Two are the same file.
     """
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
+    from kvhouse.spec.fields import show_path
 
-    console = Console(stderr=True)
-    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task(label, total=total)
-        yield lambda _: bar.advance(task)
+    inputs = {os.path.realpath(path) for path in read if path}
+    outputs: dict[str, str] = {}
+    for option, path in written.items():
+        if path is None:
+            continue
+        where = os.path.realpath(path)
+        if where in inputs and Path(where).exists():
+            raise KvhouseError(f"{option} {show_path(path)}: is read by this command: name another")
+        if where in outputs:
+            both = f"{outputs[where]} and {option}"
+            raise KvhouseError(f"{both} both name {show_path(path)}: give each a file of its own")
+        outputs[where] = option
 
 
 @contextmanager
-def whole_file(path: str | None, what: str) -> Iterator[Callable[[bytes], None] | None]:
+def whole_file(
+    path: str | None, what: str, stop: Stop | None = None
+) -> Iterator[Callable[[bytes], None] | None]:
     """A sink for bytes that becomes ``path`` when the block ends well; None without a path.
 
     Args:
         path: The file.
         what: What an error calls it.
+        stop: If it cut the block short, the file is called ``path.partial``.
 
     Raises:
         KvhouseError: The file cannot be written.
@@ -62,14 +77,16 @@ def whole_file(path: str | None, what: str) -> Iterator[Callable[[bytes], None] 
     if path is None:
         yield None
         return
-    target = Path(path)
+    from kvhouse.spec.fields import show_path
+
+    target, named = Path(path), f"{what} {show_path(path)}"
     if not target.name or (target.exists() and not target.is_file()):
         raise KvhouseError(f"{what} {path!r}: is no name for a file")
     partial = target.with_name(f".{target.name[:200]}.partial")
     try:
         file = partial.open("wb")
     except OSError as error:
-        raise KvhouseError(f"{what} {path}: cannot be written: {error.strerror}") from None
+        raise KvhouseError(f"{named}: cannot be written: {error.strerror}") from None
     try:
         with file:
 
@@ -77,22 +94,27 @@ def whole_file(path: str | None, what: str) -> Iterator[Callable[[bytes], None] 
                 try:
                     file.write(content)
                 except OSError as error:
-                    reason = f"{what} {path}: cannot be written: {error.strerror}"
+                    reason = f"{named}: cannot be written: {error.strerror}"
                     raise KvhouseError(reason) from None
 
             yield write
-        partial.replace(target)
+        cut_short = stop is not None and stop.cut_short
+        partial.replace(target.with_name(f"{target.name}.partial") if cut_short else target)
     finally:
         partial.unlink(missing_ok=True)
 
 
 @contextmanager
-def line_log(path: str | None, what: str) -> Iterator[Callable[[Encodable], None] | None]:
+def line_log(
+    path: str | None, what: str, stop: Stop | None = None
+) -> Iterator[Callable[[Encodable], None] | None]:
     """The same for what is written as lines."""
-    with whole_file(path, what) as write:
+    with whole_file(path, what, stop) as write:
         yield None if write is None else lambda line: write(line.encode())
 
 
-def plan_log(path: str | None) -> AbstractContextManager[Callable[[Encodable], None] | None]:
+def plan_log(
+    path: str | None, stop: Stop | None = None
+) -> AbstractContextManager[Callable[[Encodable], None] | None]:
     """A log of step plans."""
-    return line_log(path, "plan log")
+    return line_log(path, "plan log", stop)

@@ -12,7 +12,7 @@ from kvhouse.cli.output import whole_file
 from kvhouse.errors import KvhouseError
 
 if TYPE_CHECKING:
-    from kvhouse.replayer import ReplayResult, Setup
+    from kvhouse.replayer import ReplayResult, Setup, Stop
     from kvhouse.replayer.recorder import Recorder
     from kvhouse.views.picture import Picture
 
@@ -49,13 +49,20 @@ class Pictures:
     def __bool__(self) -> bool:
         return any((self.html, self.png, self.svg))
 
+    @property
+    def files(self) -> dict[str, str | None]:
+        """Each by its option."""
+        return {"--html": self.html, "--png": self.png, "--svg": self.svg}
+
     def recorder(self, setup: Setup) -> Recorder | None:
         """What a drive is recorded by; None where no picture is asked for."""
         return setup.recorder() if self else None
 
     @contextmanager
-    def open(self) -> Iterator[Callable[[Picture], None]]:
+    def open(self, stop: Stop) -> Iterator[Callable[[Picture], None]]:
         """What writes a picture into every file; each is there whole once the block ends well.
+
+        Where ``stop`` cut the block short it is called ``FILE.partial``.
 
         Raises:
             KvhouseError: A file cannot be written, or what draws images is not installed.
@@ -65,9 +72,9 @@ class Pictures:
 
             require_matplotlib()
         with ExitStack() as files:
-            page = files.enter_context(whole_file(self.html, "page"))
-            png = files.enter_context(whole_file(self.png, "image"))
-            svg = files.enter_context(whole_file(self.svg, "drawing"))
+            page = files.enter_context(whole_file(self.html, "page", stop))
+            png = files.enter_context(whole_file(self.png, "image", stop))
+            svg = files.enter_context(whole_file(self.svg, "drawing", stop))
 
             def write(picture: Picture) -> None:
                 if page:
@@ -99,6 +106,8 @@ def picture_of(
         if recorder
     ]
     trace = PurePath(setup.trace.name).name
+    if results[-1].partial:
+        trace += " (partial, ended early)"
     return Picture(trace, _public(model), _public(device), setup.layout, drives)
 
 

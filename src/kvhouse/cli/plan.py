@@ -157,7 +157,7 @@ def _compare(
 ) -> None:
     from kvhouse.planner.compare import compare
 
-    lists = (_names(models), _names(devices), _names(kv_formats))
+    lists = map(options.names, (models, devices, kv_formats))
     comparison = compare(*lists, **case_options)
     if as_json:
         print_json(comparison.to_dict())
@@ -175,10 +175,6 @@ def _alone(**given: bool) -> None:
         if is_given:
             option = "--" + name.replace("_", "-")
             raise KvhouseError(f"{option} does not go with --compare: plan one model with it")
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _traffic(

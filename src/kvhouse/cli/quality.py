@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from kvhouse.cli import options
-from kvhouse.cli.output import print_json, progress
+from kvhouse.cli.output import print_json
+from kvhouse.cli.progress import progress
 from kvhouse.errors import KvhouseError
 
 
@@ -76,7 +77,7 @@ def quality_command(
         loaded = load_model(model)
     ids = text_ids(loaded, content)
     passes = len(ids) // max(1, window) * (1 + len(variants))
-    with progress("quality", passes) as advance:
+    with progress("quality", passes, unit="passes", as_json=as_json) as advance:
         report = measure_quality(
             loaded,
             ids,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,11 +10,9 @@ import typer
 
 from kvhouse.cli import options
 from kvhouse.cli.output import print_json, warn
+from kvhouse.cli.progress import INTERRUPTED, progress
 from kvhouse.errors import KvhouseError
 from kvhouse.units import parse_bytes, parse_seconds
-
-#: Exit code after Ctrl-C.
-INTERRUPTED = 130
 
 if TYPE_CHECKING:
     from kvhouse.replayer.remedies import Report
@@ -98,6 +94,7 @@ def remedies_command(
     """
     from kvhouse import devices, spec
     from kvhouse.replayer import SLO, Setup, Tiering, read_trace
+    from kvhouse.replayer.generate import most_requests
     from kvhouse.replayer.remedies import Tries, remedies
 
     if from_log and kv_blocks:
@@ -113,17 +110,20 @@ def remedies_command(
     )
     limits = [options.seconds(text) for text in (slo_ttft, slo_tpot, slo_latency)]
     slo = SLO(*limits) if any(limits) else None
-    traffic = read_trace(
-        trace,
-        limit=limit,
-        scale_lengths=scale_lengths,
-        max_length=cut,
-        scale_rate=scale_rate,
-        start=start,
-        duration=duration,
-        sample=sample,
-        seed=sample_seed,
-    )
+    most = most_requests(trace, limit)
+    with progress("reading the trace", most, as_json=as_json) as on_read:
+        traffic = read_trace(
+            trace,
+            limit=limit,
+            scale_lengths=scale_lengths,
+            max_length=cut,
+            scale_rate=scale_rate,
+            start=start,
+            duration=duration,
+            sample=sample,
+            seed=sample_seed,
+            on_read=on_read,
+        )
     base = Setup(
         traffic,
         spec.load(model),
@@ -163,7 +163,11 @@ def remedies_command(
     if base.missing_bytes:
         missing = f"{base.missing_bytes:,} bytes"
         warn(f"the weights and this pool do not fit {device}: {missing} missing; replayed anyway")
-    with _progress() as on_replay:
+    with progress("remedies", None, unit="replays", as_json=as_json) as bar:
+
+        def on_replay(done: int, expected: int) -> None:
+            bar.done, bar.total = done, expected
+
         report = remedies(base, slo=slo, tries=tries, on_replay=on_replay)
     _show(report, trace, model, device, as_json)
     if report.partial:
@@ -197,18 +201,3 @@ def _counts(text: str) -> tuple[int, ...]:
     if not all(word.isdecimal() and len(word) < 10 for word in words):
         raise KvhouseError(f"devices {text[:40]!r}: write numbers such as 2 or 2,4")
     return tuple(map(int, words))
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    """Replays done of those to do, on stderr where that is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("replays"), BarColumn(), MofNCompleteColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task("replays", total=None)
-        yield lambda done, expected: bar.update(task, completed=done, total=expected)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kvhouse.cli import options
-from kvhouse.cli.output import line_log, plan_log, print_json, progress, warn
+from kvhouse.cli.output import line_log, plan_log, print_json, require_apart, warn
 from kvhouse.cli.pictures import Pictures, picture_of
+from kvhouse.cli.progress import INTERRUPTED, interruptible, leave_if_partial, progress
 from kvhouse.errors import KvhouseError
 from kvhouse.units import parse_seconds
 
@@ -43,6 +44,10 @@ class _Asked:
     def _devices(self) -> str:
         tp = self.setup.tp
         return self.device if tp == 1 else f"each of {tp} {self.device} (tensor parallel)"
+
+    def print_json(self, partial: bool, figures: dict[str, Any]) -> None:
+        """Print figures with what they are for, and whether Ctrl-C cut them short."""
+        print_json({"model": self.model, "device": self.device, "partial": partial, **figures})
 
 
 def replay_command(
@@ -118,26 +123,32 @@ def replay_command(
         raise KvhouseError("--html, --png and --svg show one replay or a comparison: not --find")
     if timeline is not None and (find or not as_json):
         raise KvhouseError("--timeline goes with --json and without --find")
+    logs = {"--events": events_file, "--plan-log": plan_log_file}
+    require_apart(logs | pictures.files, (trace, model, device, from_log))
 
     from kvhouse import devices, spec
     from kvhouse.replayer import SLO, Setup, Tiering, read_trace
+    from kvhouse.replayer.generate import most_requests
 
     if from_log and kv_blocks:
         raise KvhouseError("--from-log and --kv-blocks both name the pool: give one of them")
 
     limits = [options.seconds(text) for text in (slo_ttft, slo_tpot, slo_latency)]
     slo = SLO(*limits) if any(limits) else None
-    traffic = read_trace(
-        trace,
-        limit=limit,
-        scale_lengths=scale_lengths,
-        max_length=cut,
-        scale_rate=scale_rate,
-        start=start,
-        duration=duration,
-        sample=sample,
-        seed=sample_seed,
-    )
+    most = most_requests(trace, limit)
+    with progress("reading the trace", most, as_json=as_json) as on_read:
+        traffic = read_trace(
+            trace,
+            limit=limit,
+            scale_lengths=scale_lengths,
+            max_length=cut,
+            scale_rate=scale_rate,
+            start=start,
+            duration=duration,
+            sample=sample,
+            seed=sample_seed,
+            on_read=on_read,
+        )
     setup = Setup(
         traffic,
         spec.load(model),
@@ -190,10 +201,11 @@ def _replay(asked: _Asked, events_file: str | None, plan_log_file: str | None) -
     """One drive."""
     recorder = asked.pictures.recorder(asked.setup)
     with (
-        plan_log(plan_log_file) as on_plan,
-        line_log(events_file, "event log") as on_event,
-        asked.pictures.open() as draw,
-        progress("replay", asked.requests) as on_ended,
+        interruptible() as stop,
+        plan_log(plan_log_file, stop) as on_plan,
+        line_log(events_file, "event log", stop) as on_event,
+        asked.pictures.open(stop) as draw,
+        progress("replay", asked.requests, as_json=asked.as_json) as on_ended,
     ):
         result = asked.setup.drive(
             slo=asked.slo,
@@ -201,18 +213,20 @@ def _replay(asked: _Asked, events_file: str | None, plan_log_file: str | None) -
             on_ended=on_ended,
             on_plan=on_plan,
             on_event=on_event,
+            stop=stop,
             recorder=recorder,
         )
         if recorder:
             draw(picture_of(asked.setup, asked.model, asked.device, [result], [recorder]))
     if asked.as_json:
-        print_json({"model": asked.model, "device": asked.device, **result.to_dict()})
-        return
-    from rich.console import Console
+        asked.print_json(result.partial, result.to_dict())
+    else:
+        from rich.console import Console
 
-    from kvhouse.views.replay import show_results
+        from kvhouse.views.replay import show_results
 
-    show_results(Console(), asked.title, [result])
+        show_results(Console(), asked.title, [result])
+    leave_if_partial([result], 1)
 
 
 def _compare(asked: _Asked, policies: list[str] | None) -> None:
@@ -222,38 +236,55 @@ def _compare(asked: _Asked, policies: list[str] | None) -> None:
 
     setups = variants(asked.setup, policies or POLICIES)
     recorders = [asked.pictures.recorder(setup) for setup in setups]
+    total = asked.requests * len(setups)
     with (
-        asked.pictures.open() as draw,
-        progress("replays", asked.requests * len(setups)) as on_ended,
+        interruptible() as stop,
+        asked.pictures.open(stop) as draw,
+        progress("replays", total, as_json=asked.as_json) as on_ended,
     ):
         results = compare(
-            setups, slo=asked.slo, timeline=asked.timeline, on_ended=on_ended, recorders=recorders
+            setups,
+            slo=asked.slo,
+            timeline=asked.timeline,
+            on_ended=on_ended,
+            recorders=recorders,
+            stop=stop,
         )
         if asked.pictures:
-            draw(picture_of(asked.setup, asked.model, asked.device, results, recorders))
+            done = recorders[: len(results)]
+            draw(picture_of(asked.setup, asked.model, asked.device, results, done))
     if asked.as_json:
         figures = [result.to_dict() for result in results]
-        print_json({"model": asked.model, "device": asked.device, "results": figures})
-        return
-    from rich.console import Console
+        asked.print_json(stop.cut_short, {"results": figures})
+    else:
+        from rich.console import Console
 
-    from kvhouse.views.replay import show_results
+        from kvhouse.views.replay import show_results
 
-    show_results(Console(), asked.title, results)
+        show_results(Console(), asked.title, results)
+    leave_if_partial(results, len(setups))
 
 
 def _find(asked: _Asked, what: str, share: float) -> None:
     """A search, with every replay that it took."""
-    from kvhouse.replayer.find import Goal, find_max_rate, find_min_memory
+    from kvhouse.replayer.find import Goal, SearchStopped, find_max_rate, find_min_memory
 
     search = find_max_rate if what == "max-rate" else find_min_memory
-    with progress(what, None) as on_ended:
-        found = search(asked.setup, Goal(asked.slo, share), on_ended=on_ended)
+    goal = Goal(asked.slo, share)
+    try:
+        with interruptible() as stop, progress(what, None, as_json=asked.as_json) as on_ended:
+            found = search(asked.setup, goal, on_ended=on_ended, stop=stop)
+    except SearchStopped as reason:
+        warn(f"{what}: {reason}")
+        raise typer.Exit(INTERRUPTED) from None
     if asked.as_json:
-        print_json({"model": asked.model, "device": asked.device, **found.to_dict()})
-        return
-    from rich.console import Console
+        asked.print_json(found.partial, found.to_dict())
+    else:
+        from rich.console import Console
 
-    from kvhouse.views.find import show_found
+        from kvhouse.views.find import show_found
 
-    show_found(Console(), asked.title, found)
+        show_found(Console(), asked.title, found)
+    if found.partial:
+        warn(f"partial: {what} ended early, after {len(found.probes)} replays")
+        raise typer.Exit(INTERRUPTED)

@@ -7,29 +7,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvhouse.cli import options
-from kvhouse.cli.output import plan_log, print_json, progress
+from kvhouse.cli import answering, engine_options, options
+from kvhouse.cli.output import plan_log, print_json, require_apart
+from kvhouse.cli.progress import progress
 from kvhouse.errors import KvhouseError
 from kvhouse.units import parse_bytes
 
 if TYPE_CHECKING:
-    from kvhouse.engine import EngineConfig, SamplingParams
-    from kvhouse.engine.load import LoadedModel
-
-#: The pool of a run when none is given: enough for a few conversations on any machine.
-DEFAULT_KV_MEMORY = "1GiB"
-
-#: How keys and values are stored by default: as the model computes them.
-_FORMAT_OF = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+    from kvhouse.engine import Completion, Engine, SamplingParams, Token
 
 #: The options that choose from a trace, as they are when none is given.
 _WHOLE_TRACE = (None, 1.0, None, 1.0, 0.0, None, 1.0, 0)
+#: Those that say how to answer a prompt, beside ``--temperature`` and ``--raw``.
+_PLAIN = (0, 1.0, 0.0, 1.0, (), 1, None)
 
 
 def run_command(
-    model: Annotated[
-        str, typer.Argument(help="smollm2, a directory with safetensors, or a GGUF file.")
-    ],
+    model: engine_options.RunModel,
     prompt: Annotated[
         str | None, typer.Argument(help="What to answer. Leave it out with --trace.")
     ] = None,
@@ -40,28 +34,31 @@ def run_command(
             "traffic, as for replay. Prompts are random tokens of the trace's lengths."
         ),
     ] = None,
-    max_new_tokens: Annotated[
-        int, typer.Option("--max-new-tokens", metavar="TOKENS", help="Longest answer to a prompt.")
-    ] = 256,
-    temperature: Annotated[
-        float, typer.Option(help="0 takes the most likely token; higher is more varied.")
-    ] = 0.0,
+    max_new_tokens: engine_options.MaxNewTokens = 256,
+    temperature: engine_options.Temperature = 0.0,
+    top_k: engine_options.TopK = 0,
+    top_p: engine_options.TopP = 1.0,
+    min_p: engine_options.MinP = 0.0,
+    repetition_penalty: engine_options.RepetitionPenalty = 1.0,
+    stop: engine_options.Stop = None,
+    n: Annotated[
+        int,
+        typer.Option("--n", metavar="N", help="Give so many answers, which share their prompt."),
+    ] = 1,
+    logprobs: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="With --json: log-probabilities of each token and the N likeliest."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Makes sampling and a trace's prompts repeatable.")] = 0,
     raw: Annotated[
         bool, typer.Option("--raw", help="Give the prompt as it is, without the chat template.")
     ] = False,
     policy: options.Policy = "paged",
-    kv_memory: Annotated[
-        str,
-        typer.Option("--kv-memory", metavar="SIZE", help="Memory for keys and values: 512MiB."),
-    ] = DEFAULT_KV_MEMORY,
-    dtype: Annotated[
-        str, typer.Option(help="float32, bfloat16 or float16: weights and arithmetic.")
-    ] = "float32",
-    kv_format: Annotated[
-        str | None,
-        typer.Option("--kv-format", help="bf16, fp16 or fp32. By default as --dtype."),
-    ] = None,
+    kv_memory: engine_options.EngineMemory = answering.DEFAULT_KV_MEMORY,
+    dtype: engine_options.Dtype = "float32",
+    kv_format: engine_options.EngineFormat = None,
     limit: options.Limit = None,
     scale_lengths: options.ScaleLengths = 1.0,
     scale_rate: options.ScaleRate = 1.0,
@@ -93,29 +90,51 @@ def run_command(
             "--limit, --scale-lengths, --backlog, --plan-log and all that choose from a trace "
             "go with --trace"
         )
-    if trace is not None and (temperature or raw):
-        raise KvhouseError("--temperature and --raw go with a prompt")
-    from kvhouse import spec
-
-    spec.load(model)  # so that a wrong name is answered before torch is imported
+    stops = tuple(stop or ())
+    plain = (top_k, top_p, min_p, repetition_penalty, stops, n, logprobs) == _PLAIN
+    if trace is not None and (temperature or raw or not plain):
+        raise KvhouseError("--temperature, --raw and all that say how to answer go with a prompt")
+    if logprobs is not None and not as_json:
+        raise KvhouseError("--logprobs goes with --json")
+    require_apart({"--plan-log": plan_log_file}, (trace, model))
+    answering.require(model)
 
     from kvhouse.engine import EngineConfig, SamplingParams
     from kvhouse.engine.traced import run_trace, scenario_for
 
-    sampling = SamplingParams(temperature=temperature, seed=seed)
-    config = EngineConfig(
-        kv_memory=parse_bytes(kv_memory),
-        kv_format=kv_format or _FORMAT_OF.get(dtype, dtype),
-        policy=policy,
-        block_size=block_size,
-        max_length=max_length,
-        token_budget=token_budget,
-        max_running=max_running,
-        watermark=watermark,
+    sampling = SamplingParams(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        stop=stops,
+        seed=seed,
+        logprobs=logprobs,
     )
-    loaded = _load(model, dtype)
+    sampling.samples(n)
+    config = answering.prepare(
+        model,
+        EngineConfig(
+            kv_memory=parse_bytes(kv_memory),
+            kv_format=kv_format or answering.FORMAT_OF.get(dtype, dtype),
+            policy=policy,
+            block_size=block_size,
+            max_length=max_length,
+            token_budget=token_budget,
+            max_running=max_running,
+            watermark=watermark,
+        ),
+        dtype,
+        share=n > 1,
+    )
+    loaded = answering.load(model, dtype)
     if prompt is not None:
-        _answer(loaded, config, _templated(loaded, prompt, raw), max_new_tokens, sampling, as_json)
+        from kvhouse.engine import Engine
+
+        engine = Engine(loaded, config)
+        ids = _prompt_ids(engine, prompt, raw)
+        _answer(model, engine, ids, max_new_tokens, sampling, n, as_json)
         return
     from kvhouse.replayer import read_trace
 
@@ -130,10 +149,13 @@ def run_command(
         sample=sample,
         seed=sample_seed,
     )
-    with plan_log(plan_log_file) as on_plan, progress("run", len(traffic.requests)) as on_ended:
+    with (
+        plan_log(plan_log_file) as on_plan,
+        progress("run", len(traffic.requests), as_json=as_json) as on_ended,
+    ):
         run = run_trace(
             loaded,
-            scenario_for(config, loaded.spec, traffic, as_backlog=backlog),
+            scenario_for(config, loaded.spec, traffic, as_backlog=backlog, dtype=loaded.dtype),
             seed=seed,
             on_ended=on_ended,
             on_plan=on_plan,
@@ -150,41 +172,50 @@ def run_command(
     )
 
 
-def _load(model: str, dtype: str) -> LoadedModel:
-    """Load a model and say so: the first time a GGUF file is converted, which takes a while."""
-    from rich.console import Console
-
-    from kvhouse.engine.load import load_model
-
-    with Console(stderr=True).status(f"loading {model}"):
-        return load_model(model, dtype)
-
-
-def _templated(loaded: LoadedModel, prompt: str, raw: bool) -> str:
+def _prompt_ids(engine: Engine, prompt: str, raw: bool) -> list[int]:
     """The prompt as a user's turn in the model's own chat template, if it has one."""
-    tokenizer = loaded.tokenizer
-    if raw or tokenizer is None or not tokenizer.chat_template:
-        return prompt
-    turns = [{"role": "user", "content": prompt}]
-    return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+    if raw or engine.tokenizer is None or not engine.tokenizer.chat_template:
+        return engine.prompt_ids(prompt)
+    return engine.chat_prompt([{"role": "user", "content": prompt}])
 
 
 def _answer(
-    loaded: LoadedModel,
-    config: EngineConfig,
-    prompt: str,
+    model: str,
+    engine: Engine,
+    prompt: list[int],
     max_new_tokens: int,
     sampling: SamplingParams,
+    n: int,
     as_json: bool,
 ) -> None:
     """Answer one prompt: token by token for a person, whole as JSON."""
-    from kvhouse.engine import Engine
+    streamed = n == 1 and not as_json
 
-    engine = Engine(loaded, config)
+    def show(token: Token) -> None:
+        if streamed:
+            print(token.text, end="", flush=True)
+
+    usage = answering.Usage(len(prompt))
+    completions = answering.answer(engine, prompt, max_new_tokens, sampling, usage, show, n)
     if as_json:
-        (completion,) = engine.generate([prompt], max_new_tokens, sampling)
-        print_json(asdict(completion))
+        print_json(answers_to_dict(model, completions, usage))
         return
-    for token in engine.stream(prompt, max_new_tokens, sampling):
-        print(token.text, end="", flush=True)
-    print()
+    if streamed:
+        print()
+    else:
+        print("\n\n".join(f"[{c.sample + 1}/{n}] {c.text}" for c in completions))
+    for completion in completions:
+        if completion.error is not None:
+            raise KvhouseError(completion.error)
+    answering.say(usage.line())
+
+
+def answers_to_dict(
+    model: str, completions: list[Completion], usage: answering.Usage
+) -> dict[str, object]:
+    """What ``--json`` prints of a prompt's answers."""
+    return {
+        "model": model,
+        "completions": [asdict(completion) for completion in completions],
+        "usage": usage.to_dict(),
+    }

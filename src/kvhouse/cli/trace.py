@@ -9,6 +9,7 @@ import typer
 
 from kvhouse.cli import options
 from kvhouse.cli.output import print_json
+from kvhouse.cli.progress import progress
 
 if TYPE_CHECKING:
     from kvhouse.replayer.describe import Description
@@ -44,9 +45,10 @@ def trace_command(
     Example: kvhouse trace gamma:rate=2,cv=3,lengths=sharegpt,requests=1000 --write t.jsonl
     """
     from kvhouse.replayer.describe import Description
+    from kvhouse.replayer.generate import most_requests
     from kvhouse.replayer.trace_select import Selection
     from kvhouse.replayer.trace_write import write_trace
-    from kvhouse.replayer.traces import TraceStream
+    from kvhouse.replayer.traces import TraceStream, told
 
     selection = Selection(
         start=start,
@@ -59,12 +61,14 @@ def trace_command(
         max_length=cut,
     )
     stream, description = TraceStream(trace, selection), Description()
-    described = _described(stream, description)
-    if write is None:
-        for _ in described:
-            pass
-    else:
-        write_trace(described, write)
+    most = most_requests(trace, limit)
+    with progress("trace", most, as_json=as_json) as on_read:
+        described = _described(told(stream, on_read), description)
+        if write is None:
+            for _ in described:
+                pass
+        else:
+            write_trace(described, write)
     figures = description.figures(stream)
     if as_json:
         print_json(figures.to_dict())

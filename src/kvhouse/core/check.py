@@ -74,8 +74,8 @@ def _check_references(memory: KVMemory, held: Counter[int]) -> None:
         return
     pool = memory.sharing.pool
     _require(
-        all(pool.references[block] == held[block] for block in range(memory.total_blocks)),
-        "a block's references are the tables that it stands in",
+        all(pool.holders(block) == holders for block, holders in held.items()),
+        "a block's holders are the tables that it stands in",
     )
     _require(all(pool.content(block) for block in several), "a shared block is sealed")
     contents = [(block, pool.content(block)) for block in range(memory.total_blocks)]

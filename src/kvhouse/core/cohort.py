@@ -19,12 +19,16 @@ class Member:
         end: The tick in which it gets its last token.
         phase: It begins a block at the ticks that leave this rest.
         tables: The block ids of each group that grows.
+        keyed: Whether it is known what some block holds that it has yet to fill.
     """
 
-    __slots__ = ("end", "joined", "phase", "place", "request", "tables")
+    __slots__ = ("end", "joined", "keyed", "phase", "place", "request", "tables")
 
-    def __init__(self, request: Request, tick: int, tables: list[list[int]]) -> None:
+    def __init__(
+        self, request: Request, tick: int, tables: list[list[int]], *, keyed: bool
+    ) -> None:
         self.request = request
+        self.keyed = keyed
         self.place = request.place
         self.joined = tick
         self.end = tick + request.max_new_tokens - request.generated - 1
@@ -49,11 +53,12 @@ class Cohort:
         tick: The next tick.
         size: Members.
         computed: Tokens that all members together have computed.
+        keyed: Members of which it is known what a block holds that they have yet to fill.
         members: By the request's id.
     """
 
     def __init__(self, block_size: int) -> None:
-        self.tick = self.size = self.computed = 0
+        self.tick = self.size = self.computed = self.keyed = 0
         self.members: dict[int, Member] = {}
         self._block_size = block_size
         self._beginning: dict[int, list[Member]] = {}
@@ -63,11 +68,12 @@ class Cohort:
         #: what will be filled.
         self._excess: list[tuple[int, int]] = []
 
-    def add(self, request: Request, tables: list[list[int]]) -> None:
+    def add(self, request: Request, tables: list[list[int]], *, keyed: bool) -> None:
         """Take in a request that decodes; the next token that it computes is in the next tick."""
-        member = Member(request, self.tick, tables)
+        member = Member(request, self.tick, tables, keyed=keyed)
         self.members[request.id] = member
         self.size += 1
+        self.keyed += keyed
         self.computed += request.computed
         if tables:
             self._let_begin(member)
@@ -106,7 +112,7 @@ class Cohort:
             The place of the tick among these, and the tokens of such a block that its request
             will never fill.
         """
-        found = []
+        found: list[tuple[int, int]] = []
         while self._excess and self._excess[0][0] < ticks.stop:
             tick, tokens = heappop(self._excess)
             found.append((tick - ticks.start, tokens))
@@ -133,6 +139,7 @@ class Cohort:
             request = member.request
             del self.members[request.id]
             self.computed -= request.computed
+            self.keyed -= member.keyed
             if member.tables:
                 peers = self._beginning[member.phase]
                 peers.remove(member)

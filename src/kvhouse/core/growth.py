@@ -1,7 +1,8 @@
-"""How the blocks of decoding requests are taken and sealed while nobody writes plans."""
+"""How the blocks of requests are taken and sealed while nobody writes plans."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from kvhouse.core.cached_pool import CachedPool
@@ -29,61 +30,106 @@ class Growth:
         self._size = memory.layout.block_size
         self.each = len(memory.layout.groups) if memory.policy == PAGED else 0
 
+    def join(self, request: Request) -> None:
+        """Let a request into the cohort that decodes from now on."""
+        tables: list[list[int]] = []
+        if self.each:
+            tables = [table.ids for table in self._memory.holding(request.id).tables]
+        keys = request.keys if self._sharing else None
+        keyed = keys is not None and keys.key(request.computed // self._size) is not None
+        self.cohort.add(request, tables, keyed=keyed)
+
     def begin(self, beginning: list[Member]) -> None:
         """Give each of these its next blocks."""
-        blocks = self._pool.take(len(beginning) * self.each)
-        assert blocks is not None, "the pool was looked at before"
-        taken = iter(blocks)
-        for member in beginning:
-            for table in member.tables:
-                table.append(next(taken))
+        self._hand_out(beginning, len(beginning))
         tick = self.cohort.tick
-        excess = self.cohort.excess_in(range(tick, tick + 1))
-        self.room += self._size * len(beginning) - sum(tokens for _, tokens in excess)
+        self._count(len(beginning), self.cohort.excess_in(range(tick, tick + 1)))
 
-    def take(self, ticks: range, stretch: Stretch) -> None:
-        """Give out the blocks of the steps after the planned one."""
+    def take(self, ticks: range, stretch: Stretch, going_on: Request | None = None) -> None:
+        """Give out the blocks of the steps after the planned one.
+
+        Args:
+            ticks: The steps' ticks.
+            stretch: What is to be known of them.
+            going_on: The prompt that goes on in them; it is led on to before the last of them.
+        """
         if not ticks:
             return
+        if going_on and not self._sharing:
+            self.go_on(going_on, len(ticks) - 1)
         if not self.each:
             stretch.begun = [0] * len(ticks)
             return
         beginning = self.cohort.beginning_in(ticks)
         if self._sharing:
-            self._take_one_by_one(ticks, beginning, stretch, self._sharing.pool)
-        else:
-            blocks = self._pool.take(sum(map(len, beginning)) * self.each)
-            assert blocks is not None, "the pool was looked at before"
-            taken = iter(blocks)
-            for member in chain.from_iterable(beginning):
-                for table in member.tables:
-                    table.append(next(taken))
+            self._take_one_by_one(ticks, beginning, stretch, self._sharing.pool, going_on)
         stretch.begun = list(map(len, beginning))
         stretch.excess = self.cohort.excess_in(ticks)
-        self.room += self._size * sum(stretch.begun)
-        self.room -= sum(tokens for _, tokens in stretch.excess)
+        begun = sum(stretch.begun)
+        if begun:
+            if not self._sharing:
+                self._hand_out(chain.from_iterable(beginning), begun)
+            self._count(begun, stretch.excess)
+
+    def _hand_out(self, members: Iterable[Member], count: int) -> None:
+        """Take so many members' next blocks."""
+        blocks = self._pool.take(count * self.each)
+        assert blocks is not None, "the pool was looked at before"
+        if self.each == 1:
+            for member, block in zip(members, blocks, strict=True):
+                member.tables[0].append(block)
+            return
+        taken = iter(blocks)
+        for member in members:
+            for table in member.tables:
+                table.append(next(taken))
+
+    def _count(self, begun: int, excess: Sequence[tuple[int, int]]) -> None:
+        """Take in that so many requests got blocks, and what of these will never be filled."""
+        self.room += self._size * begun
+        if excess:
+            self.room -= sum(tokens for _, tokens in excess)
 
     def _take_one_by_one(
-        self, ticks: range, beginning: list[list[Member]], stretch: Stretch, pool: CachedPool
+        self,
+        ticks: range,
+        beginning: list[list[Member]],
+        stretch: Stretch,
+        pool: CachedPool,
+        going_on: Request | None,
     ) -> None:
         """The same where a block that is taken may hold what another is sealed with."""
+        done = ticks.start
         for tick, members in zip(ticks, beginning, strict=True):
-            self.seal(tick, [], moving=True)
-            taken = iter(pool.take(len(members) * self.each) or ())
-            for member in members:
-                for table in member.tables:
-                    table.append(next(taken))
+            if members:
+                if going_on and tick > done:
+                    self.go_on(going_on, tick - 1 - done)
+                    self.seal(tick, [going_on], moving=True)
+                    going_on.computed += going_on.in_flight
+                    done = tick
+                else:
+                    self.seal(tick, [], moving=True)
+                self._hand_out(members, len(members))
             stretch.cached.append(pool.cached_blocks)
+        if going_on:
+            self.go_on(going_on, ticks.stop - 1 - done)
+
+    def go_on(self, request: Request, steps: int) -> None:
+        """Take in what steps have computed of a prompt that nothing else happened beside."""
+        count = steps * request.in_flight
+        self._memory.seal(request, request.computed, count)
+        request.computed += count
 
     def seal(self, tick: int, rows: list[Request], *, moving: bool) -> None:
         """Before ``tick``, seal what the step before it has filled, in the order of its rows."""
         filled = [(row.place, row, row.computed, row.in_flight) for row in rows]
-        for member in self.cohort.beginning(tick) if moving else ():
-            request = member.request
-            if request.keys is not None:
-                end = request.computed + tick - member.joined
-                filled.append((member.place, request, end - 1, 1))
-        filled.sort(key=_place)
+        if moving and self.cohort.keyed:
+            for member in self.cohort.beginning(tick):
+                if member.keyed:
+                    request = member.request
+                    end = request.computed + tick - member.joined
+                    filled.append((member.place, request, end - 1, 1))
+            filled.sort(key=_place)
         for _, request, first, count in filled:
             self._memory.seal(request, first, count)
 
@@ -100,12 +146,6 @@ class Growth:
             return True
         held = len(self._memory.holding(request.id).tables[0].ids)
         return held == -(-computed // self._size)
-
-    def tables(self, request: Request) -> list[list[int]]:
-        """The block tables of a request that grow, each as the list that a holding has."""
-        if not self.each:
-            return []
-        return [table.ids for table in self._memory.holding(request.id).tables]
 
 
 def _place(entry: tuple[tuple[int, int], Request, int, int]) -> tuple[int, int]:

@@ -42,8 +42,8 @@ class Holding:
         slot: Where its state lies; None where there is none.
         reused: Tokens that were in the pool already when it was admitted.
         loaded: Tokens that were loaded from tiers then.
-        room: Tokens that every table has blocks for.
-        passes: Computed tokens from which on a block lies out of reach.
+        room: Tokens that every table has blocks for, as far as is at hand: at first none.
+        passes: Computed tokens from which on a block lies out of reach; at first any.
         shown: The tables and their starts, as rows carry them.
         shown_for: Blocks of the layout's own size that ``shown`` was made for; -1 for none.
     """
@@ -58,7 +58,9 @@ class Holding:
     shown_for: int = -1
 
     def blocks(self) -> list[int]:
-        """All its blocks, group by group."""
+        """All its blocks, group by group; not to be changed."""
+        if len(self.tables) == 1:
+            return self.tables[0].ids
         return list(chain.from_iterable([table.ids for table in self.tables]))
 
     def renew(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from hashlib import sha256
+from itertools import repeat, takewhile
 from typing import Protocol
 
 import numpy as np
@@ -13,11 +14,18 @@ class BlockKeys(Protocol):
     """The keys of one request's blocks."""
 
     def key(self, index: int) -> Hashable | None:
-        """The key of block ``index``, full to the last token; None where it is not known."""
+        """The key of block ``index``, full to the last token.
+
+        None where it is not known; then that of no later block is.
+        """
         ...
 
+    def known(self, first: int, end: int) -> Sequence[Hashable]:
+        """The keys of the blocks from ``first`` to before ``end``, as far as they are known."""
+        return list(takewhile(_is_known, map(self.key, range(first, end))))
 
-class TokenKeys:
+
+class TokenKeys(BlockKeys):
     """Keys from token ids: each is a hash of the one before it and of the block's own tokens.
 
     The hash is cryptographic (SHA-256), because a collision would hand one request another's KV.
@@ -53,7 +61,7 @@ class TokenKeys:
         return self._keys[index]
 
 
-class OwnKeys:
+class OwnKeys(BlockKeys):
     """Keys of one request's blocks for itself alone, where no other keys say what they hold.
 
     With them a request that lost its memory finds again what it had computed.
@@ -72,6 +80,20 @@ class OwnKeys:
         key = self._shared.key(index) if self._shared else None
         return self.own(index) if key is None else key
 
+    def known(self, first: int, end: int) -> list[Hashable]:
+        """The shared keys as far as they are known, then its own."""
+        keys = list(self._shared.known(first, end)) if self._shared else []
+        keys.extend(zip(repeat(_OWN), repeat(self._request), range(first + len(keys), end)))
+        return keys
+
     def own(self, index: int) -> Hashable:
         """The key that no other request has."""
-        return "own", self._request, index
+        return _OWN, self._request, index
+
+
+#: What a request's own keys begin with.
+_OWN = "own"
+
+
+def _is_known(key: Hashable | None) -> bool:
+    return key is not None

@@ -1,8 +1,9 @@
 """Many steps at once, with exactly the plans that stepping would have made, but none written out.
 
-Between two events (an arrival, an admission, an end, a chunk of a prompt, a dry pool) a decoding
-request only counts up and takes a block now and then. A ``Leaper`` keeps such requests in a
-``Cohort`` and touches one of them only when something happens to it. It changes the scheduler's
+Between two events (an arrival, an admission, an end, a dry pool) a decoding request only counts up
+and takes a block now and then, and a long prompt goes on by what the budget leaves. A ``Leaper``
+keeps the decoding requests in a ``Cohort`` and touches one of them only when something happens to
+it. It changes the scheduler's
 own queue, tables and pool, in the order in which stepping would; what it cannot do so, it leaves
 to ``Scheduler.schedule``: preemption, steps whose budget does not reach every decoding request,
 windows and other kinds of memory that let tokens go, and tiers.
@@ -18,6 +19,7 @@ from kvhouse.core.check import check
 from kvhouse.core.cohort import Cohort
 from kvhouse.core.growth import Growth
 from kvhouse.core.memory import KVMemory
+from kvhouse.core.outlook import Outlook
 from kvhouse.core.queue import PLACE
 from kvhouse.core.request import Request, RequestState
 from kvhouse.core.stretch import Stretch
@@ -43,6 +45,7 @@ class Leaper:
         self._size = self.memory.layout.block_size
         self._cohort = Cohort(self._size)
         self._growth = Growth(self.memory, self._cohort)
+        self._outlook = Outlook(scheduler, self._cohort, self._growth)
         #: Running requests that do not decode, in order.
         self._prompts: list[Request] = []
         #: Whether it is in charge.
@@ -72,12 +75,13 @@ class Leaper:
         for request in self.scheduler.running:
             growth.room += growth.room_of(request)
             if request.decoding and growth.at_its_edge(request, request.computed):
-                cohort.add(request, growth.tables(request))
+                growth.join(request)
             elif request.decoding and self.config.prefill_first:
                 return False
             else:
                 prompts.append(request)
         self._cohort, self._growth, self._prompts = cohort, growth, prompts
+        self._outlook = Outlook(self.scheduler, cohort, growth)
         self.inside = True
         return True
 
@@ -123,27 +127,29 @@ class Leaper:
         self._describe(size if moving else 0)
         stretch.later, stretch.most = cohort.size, 1
         if stretch.rows:
-            self._look_beyond()
+            self._outlook.look_beyond(stretch, self._prompts)
         elif stretch.decoding:
-            stretch.most = self._quiet()
+            stretch.most = self._outlook.quiet()
         return stretch
 
     def advance(self, steps: int) -> list[Request]:
         """Take the planned step and ``steps - 1`` more, and return the requests that finished."""
         cohort, rows = self._cohort, self.stretch.prompts
         self.scheduler.steps += steps
-        if rows and steps > 1:
-            self._go_on(1, rows)
-            self._growth.take(range(cohort.tick, cohort.tick + steps - 1), self.stretch)
-            finished = self._go_on(steps - 1, [])
-        else:
+        if not rows or steps == 1:
             self._growth.take(range(cohort.tick + 1, cohort.tick + steps), self.stretch)
-            finished = self._go_on(steps, rows)
-        return finished
+            return self._go_on(steps, rows, moving=self.stretch.decoding > 0)
+        self._go_on(1, rows, moving=self.stretch.decoding > 0)
+        ticks, going_on = range(cohort.tick, cohort.tick + steps - 1), None
+        if self.stretch.chunk:
+            going_on = rows[-1]
+            going_on.in_flight = self.stretch.chunk
+        self._growth.take(ticks, self.stretch, going_on)
+        return self._go_on(steps - 1, [going_on] if going_on else [], moving=True)
 
-    def _go_on(self, steps: int, rows: list[Request]) -> list[Request]:
-        """Take in what steps gave whose blocks were taken."""
-        cohort, moving = self._cohort, self.stretch.decoding > 0 or not rows
+    def _go_on(self, steps: int, rows: list[Request], *, moving: bool) -> list[Request]:
+        """Take in what steps gave whose blocks were taken; of the rows, the last step alone."""
+        cohort = self._cohort
         if self._sharing:
             self._growth.seal(cohort.tick + steps, rows, moving=moving)
         finished = cohort.advance(steps) if moving else []
@@ -206,6 +212,7 @@ class Leaper:
         stretch.before = cohort.computed if decoding else 0
         stretch.written = cohort.computed + decoding
         stretch.rows, stretch.prompts = [], []
+        stretch.chunk = stretch.chunk_first = stretch.idle = 0
         for request in self._prompts:
             first, count = request.computed, request.in_flight
             stretch.written += first + count
@@ -213,6 +220,8 @@ class Leaper:
                 stretch.rows.append((first, count, first + count == request.known))
                 stretch.prompts.append(request)
                 stretch.tokens += count
+            else:
+                stretch.idle += first
         stretch.free, stretch.room = self._pool.free_blocks, self._growth.room
         stretch.begun, stretch.excess = [], []
         if self._sharing:
@@ -239,55 +248,11 @@ class Leaper:
         else:
             stretch.in_shared = 0
 
-    def _look_beyond(self) -> None:
-        """Let quiet steps follow where all of the first step's other rows decode from then on."""
-        stretch, scheduler = self.stretch, self.scheduler
-        if self.config.prefill_first or len(stretch.rows) != len(self._prompts):
-            return
-        refusal, full = scheduler.refusal, len(scheduler.running) == self.config.max_running
-        if scheduler.waiting and refusal is None and not full:
-            return
-        if refusal is not None and (self._sharing or refusal.reason_may_change):
-            return
-        steps = self._cohort.until_end if stretch.decoding else 2**62
-        for request in stretch.prompts:
-            end = request.computed + request.in_flight
-            if end < request.known or not self._growth.at_its_edge(request, end):
-                return
-            steps = min(steps, request.max_new_tokens - request.generated)
-        later = self._cohort.size + len(stretch.prompts)
-        if later > self.config.token_budget:
-            return
-        if later * self._growth.each * -(-steps // self._size) <= self._pool.free_blocks:
-            stretch.later, stretch.most = later, steps
-
-    def _quiet(self) -> int:
-        """Steps up to the next event, the planned one included."""
-        cohort, refusal = self._cohort, self.scheduler.refusal
-        steps = cohort.until_end
-        if not self._growth.each or steps == 1:
-            return steps
-        floor = 0
-        if refusal is not None:
-            if self._sharing:  # what the head needs may change with every block taken
-                return 1
-            if refusal.reason_may_change:
-                floor = refusal.needed  # from there on it is refused for another reason
-        spare = self._pool.free_blocks - floor
-        most = cohort.size * self._growth.each * -(-steps // self._size)
-        if most <= spare:
-            return steps
-        for step in range(1, steps):
-            spare -= len(cohort.beginning(cohort.tick + step)) * self._growth.each
-            if spare < 0:
-                return step
-        return steps
-
     def _join(self, request: Request) -> None:
         """Let a request that decodes from now on into the cohort, if it stands where it should."""
         if self._growth.at_its_edge(request, request.computed):
             self._prompts.remove(request)
-            self._cohort.add(request, self._growth.tables(request))
+            self._growth.join(request)
         elif self.config.prefill_first:
             self.leave()
 

@@ -107,7 +107,7 @@ def _in_shared_blocks(memory: KVMemory, number: int, running: list[Request]) -> 
         oldest = group.reach.first(request.computed)
         table = memory.holding(request.id).tables[number]
         for index, block in enumerate(table.ids, table.first):
-            if pool.references[block] > 1:
+            if pool.holders(block) > 1:
                 needed += min(size, max(0, (index + 1) * size - oldest))
     return group.bytes_of(needed)
 

@@ -142,7 +142,8 @@ class KVMemory:
         tokens = self.placement.tokens_to_admit(
             request.known, request.prompt_tokens, request.max_new_tokens
         )
-        counts = match.beside(self.layout.groups, tokens, self.placement.in_flight)
+        groups, in_flight = self.layout.groups, self.placement.in_flight
+        counts = match.beside(groups, tokens, in_flight)
         needed = sum(counts) + match.loads
         held_back = 0 if alone else self.held_back
         no_slot = self.layout.slot_bytes > 0 and not self.slots.free_blocks
@@ -160,12 +161,11 @@ class KVMemory:
         if self.sharing:
             there = self.sharing.load(match, blocks[: match.loads])
             blocks = blocks[match.loads :]
-        tables = deal(self.layout.groups, match.firsts, there, counts, blocks)
+        tables = deal(groups, match.firsts, there, counts, blocks)
         slots = self.slots.take(1) if self.layout.slot_bytes else None
         loaded = match.tokens - match.reused
-        holding = Holding(tables, slots[0] if slots else None, match.reused, loaded)
-        holding.renew()
-        self._holdings[request.id] = holding
+        slot = slots[0] if slots else None
+        self._holdings[request.id] = Holding(tables, slot, match.reused, loaded)
         request.computed = match.tokens
         request.reused += match.reused
         request.loaded += loaded

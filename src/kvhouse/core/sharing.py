@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 
 from kvhouse.core.cached_pool import CachedPool, Content
@@ -12,7 +12,10 @@ from kvhouse.core.request import Request
 from kvhouse.core.step import StepResult
 from kvhouse.core.tiers import Tiers
 from kvhouse.errors import UnsupportedModel
-from kvhouse.layout import KVLayout
+from kvhouse.layout import KVLayout, LayerGroup
+
+#: Where the block with a key is, if anywhere.
+_Finder = Callable[[Hashable], int | Found | None]
 
 
 class PrefixSharing:
@@ -41,6 +44,8 @@ class PrefixSharing:
         self.pool = CachedPool(blocks, len(layout.groups), store)
         #: Blocks that became known and were not stored yet.
         self._unstored: list[tuple[int, Content]] = []
+        #: By whose keys a match was last looked for, over how many blocks, and these keys.
+        self._asked: tuple[BlockKeys | None, int, Sequence[Hashable]] = None, 0, ()
         #: Contents of requests that have ended and that no other request can ask for.
         self._ended: list[Content] = []
 
@@ -55,14 +60,16 @@ class PrefixSharing:
         What a tier has beyond it is taken where loading pays. At least one token is left to be
         computed, since its logits are wanted.
         """
-        best = self._match(request, 0)
-        best = replace(best, reused=best.tokens)
+        keys = self._keys_of(request)
+        best = self._match(keys, 0)
         if not self.tiers:
             return best
         count = len(self.tiers)
         declined = [0] * count
         for depth in range(1, count + 1):
-            wider = self._match(request, depth)
+            if not self._may_widen(keys, best, depth):
+                continue
+            wider = self._match(keys, depth)
             if wider.tokens == best.tokens:
                 continue
             beyond = wider.beyond(best, count)
@@ -103,14 +110,15 @@ class PrefixSharing:
         """
         if request.keys is None:
             return
-        key, seal = request.keys.key, self.pool.seal
-        through = self.tiers is not None and self.tiers.write_through
-        for index, block in enumerate(blocks, first):
-            known = key(index)
-            if known is not None:
-                content = Content(group, known)
-                if seal(block, content) and through:
-                    self._unstored.append((block, content))
+        keys = request.keys.known(first, first + len(blocks))
+        known = blocks[: len(keys)]
+        if self.tiers is None or not self.tiers.write_through:
+            self.pool.seal_all(group, keys, known)
+            return
+        for key, block in zip(keys, known, strict=True):
+            content = Content(group, key)
+            if self.pool.seal(block, content):
+                self._unstored.append((block, content))
 
     def end(self, request: Request) -> None:
         """Note that a request has ended, and what only it could have taken up again with it."""
@@ -146,65 +154,79 @@ class PrefixSharing:
                 self.tiers.drop(content)
         self._ended.clear()
 
-    def _match(self, request: Request, depth: int) -> Match:
+    def _keys_of(self, request: Request) -> Sequence[Hashable]:
+        """The keys of the blocks that a request may find, kept for when it is refused."""
+        if request.keys is None:
+            return ()
+        blocks = (request.known - 1) // self.layout.block_size
+        if self._asked[0] is not request.keys or self._asked[1] != blocks:
+            self._asked = request.keys, blocks, request.keys.known(0, blocks)
+        return self._asked[2]
+
+    def _may_widen(self, keys: Sequence[Hashable], best: Match, depth: int) -> bool:
+        """Whether the uppermost tiers have the first block beyond a match that some group needs."""
+        blocks = best.tokens // self.layout.block_size
+        if blocks == len(keys):
+            return False
+        return all(
+            self._finder(number, depth)(keys[blocks]) is not None
+            for number, group in enumerate(self.layout.groups)
+            if not group.reach.tokens
+        )
+
+    def _match(self, keys: Sequence[Hashable], depth: int) -> Match:
         """The longest prefix that the pool and the uppermost ``depth`` tiers have together."""
-        blocks = self._longest(request, depth)
+        finders = [self._finder(group, depth) for group in range(len(self.layout.groups))]
+        blocks = self._longest(keys, finders)
         if not blocks:
             return NO_MATCH
         firsts, found = [], []
-        for number, group in enumerate(self.layout.groups):
+        for group, find in zip(self.layout.groups, finders, strict=True):
             first = group.first_block(blocks * group.block_size)
-            places = [self._find(request, number, index, depth) for index in range(first, blocks)]
+            places = map(find, keys[first:blocks])
             firsts.append(first)
             found.append([place for place in places if place is not None])
         held = [place for places in found for place in places if not isinstance(place, Found)]
+        tokens = blocks * self.layout.block_size
         return Match(
-            blocks * self.layout.block_size,
+            tokens,
             tuple(firsts),
             tuple(found),
             free=sum(map(self.pool.is_free, held)),
             loads=sum(map(len, found)) - len(held),
+            reused=0 if depth else tokens,
         )
 
-    def _longest(self, request: Request, depth: int) -> int:
+    def _longest(self, keys: Sequence[Hashable], finders: Sequence[_Finder]) -> int:
         """Blocks of the longest prefix; from a guess downwards until no group lacks anything."""
-        if request.keys is None:
-            return 0
-        blocks = (request.known - 1) // self.layout.block_size
-        groups = list(enumerate(self.layout.groups))
-        for number, group in groups:
+        blocks = len(keys)
+        groups = list(zip(self.layout.groups, finders, strict=True))
+        for group, find in groups:
             if not group.reach.tokens:
-                found = (self._find(request, number, index, depth) for index in range(blocks))
-                blocks = next((i for i, place in enumerate(found) if place is None), blocks)
+                there = map(find, keys[:blocks])
+                blocks = next((i for i, place in enumerate(there) if place is None), blocks)
         while blocks:
-            lacking = max(self._lacking(request, number, blocks, depth) for number, _ in groups)
+            lacking = max(_lacking(group, find, keys[:blocks]) for group, find in groups)
             if lacking < 0:
                 break
             blocks = lacking
         return blocks
 
-    def _lacking(self, request: Request, number: int, blocks: int, depth: int) -> int:
-        """Index of the last block that a group needs after a prefix and has not; -1 for none."""
-        group = self.layout.groups[number]
-        if not group.reach.tokens:
-            return -1
-        needed = range(blocks - 1, group.first_block(blocks * group.block_size) - 1, -1)
-        return next((i for i in needed if self._find(request, number, i, depth) is None), -1)
+    def _finder(self, group: int, depth: int) -> _Finder:
+        """Says where a block of a group is: in the pool, or in one of the uppermost tiers."""
+        in_pool, tiers = self.pool.finder(group), self.tiers
+        if not depth or not tiers:
+            return in_pool
 
-    def _find(self, request: Request, group: int, index: int, depth: int) -> int | Found | None:
-        """A block's place: in the pool, or in one of the uppermost ``depth`` tiers."""
-        content = self._content(request, group, index)
-        if content is None:
-            return None
-        block = self.pool.find(content)
-        if block is not None or self.tiers is None:
-            return block
-        tier = self.tiers.find(content, depth)
-        return None if tier is None else Found(content, tier)
+        def find(key: Hashable) -> int | Found | None:
+            block = in_pool(key)
+            if block is not None:
+                return block
+            content = Content(group, key)
+            tier = tiers.find(content, depth)
+            return None if tier is None else Found(content, tier)
 
-    def _content(self, request: Request, group: int, index: int) -> Content | None:
-        key = request.keys.key(index) if request.keys else None
-        return None if key is None else Content(group, key)
+        return find
 
     def _loaded(self, place: int | Found, blocks: Iterator[int]) -> int:
         """A block of the pool that has, or will have, what was found."""
@@ -215,6 +237,15 @@ class PrefixSharing:
         if self.tiers:
             self.tiers.load(place.tier, place.content, block)
         return block
+
+
+def _lacking(group: LayerGroup, find: _Finder, keys: Sequence[Hashable]) -> int:
+    """Index of the last block that a group needs after a prefix and has not; -1 for none."""
+    if not group.reach.tokens:
+        return -1
+    blocks = len(keys)
+    needed = range(blocks - 1, group.first_block(blocks * group.block_size) - 1, -1)
+    return next((i for i in needed if find(keys[i]) is None), -1)
 
 
 def refuse_unshareable(layout: KVLayout, what: str = "prefixes") -> None:

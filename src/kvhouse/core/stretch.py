@@ -12,7 +12,10 @@ PlainRow = tuple[int, int, bool]
 
 @dataclass(slots=True)
 class Stretch:
-    """Steps in a row of which only the first is more than its decoding rows counting up.
+    """Steps in a row of which only the first is more than its rows going on.
+
+    In every later step the same requests decode, and beside them one prompt may go on by the
+    same number of tokens.
 
     One object serves for all stretches of a leaper: what is to be kept must be copied.
 
@@ -20,12 +23,16 @@ class Stretch:
         index: Number of the first step.
         most: Steps that may be taken before the next event, at least 1.
         decoding: Rows of one token in the first step; all of them sample.
-        later: Rows of one token in every later step, all that run; they sample too.
         before: Tokens in the pool that these have together before the first step.
+        later: Rows of one token in every later step; all of them sample.
+        chunk: Tokens of a prompt in every later step; it samples nothing. 0 where none goes on.
+        chunk_first: Position of the first of them in the second step.
+        idle: Tokens in the pool of requests that take no part in the later steps.
         rows: The first step's other rows.
         prompts: The requests of these rows.
         tokens: Tokens of the first step.
-        written: Tokens in the pool after the first step; each later one adds ``later``.
+        written: Tokens in the pool after the first step; each later one adds ``later`` and
+            ``chunk``.
         admitted: Who got memory in the first step.
         running: Requests that hold memory.
         waiting: Requests in the queue.
@@ -46,8 +53,11 @@ class Stretch:
     index: int = 0
     most: int = 1
     decoding: int = 0
-    later: int = 0
     before: int = 0
+    later: int = 0
+    chunk: int = 0
+    chunk_first: int = 0
+    idle: int = 0
     rows: list[PlainRow] = field(default_factory=list)
     prompts: list[Request] = field(default_factory=list)
     tokens: int = 0

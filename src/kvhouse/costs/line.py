@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import repeat
 
-#: From so many steps on it pays to ask numpy.
-_MANY = 48
+#: Most stretches are no longer than this; what is left after so many steps, numpy does at once.
+_MANY = 64
 #: Whole numbers below this are floats exactly.
 _EXACT = 2**53
 
@@ -46,12 +46,11 @@ class Line:
         Returns:
             The seconds of each step, and the clock afterwards.
         """
-        if most >= _MANY and max(self._last(most)) < _EXACT:
-            return self._spend_at_once(now, until, most)
+        at_once = most >= 2 * _MANY and max(self._last(most)) < _EXACT
         moved, flops, bandwidth, rate = self.bytes, self.flops, self.bandwidth, self.flop_rate
         beside = self.beside
-        seconds = []
-        for _ in repeat(None, most):
+        more_bytes, more_flops, seconds = self.more_bytes, self.more_flops, []
+        for _ in repeat(None, _MANY if at_once else most):
             step, compute = moved / bandwidth, flops / rate
             if compute > step:
                 step = compute
@@ -59,9 +58,13 @@ class Line:
             seconds.append(step)
             now += step
             if now >= until:
-                break
-            moved += self.more_bytes
-            flops += self.more_flops
+                return seconds, now
+            moved += more_bytes
+            flops += more_flops
+        if at_once:
+            rest = Line(moved, more_bytes, flops, more_flops, bandwidth, rate, beside)
+            others, now = rest._spend_at_once(now, until, most - _MANY)
+            seconds += others
         return seconds, now
 
     def _last(self, most: int) -> tuple[int, int]:

@@ -143,24 +143,35 @@ class Roofline:
         """The cost of computing ``tokens`` tokens from position ``first`` on, nothing sampled."""
         return self._cost([(first, tokens, False)])
 
-    def line(self, decoding: int, before: int, rows: Sequence[tuple[int, int, bool]] = ()) -> Line:
+    def line(
+        self,
+        decoding: int,
+        before: int,
+        rows: Sequence[tuple[int, int, bool]] = (),
+        *,
+        going_on: bool = False,
+    ) -> Line:
         """The cost of steps in a row, where ``linear``; the first is exactly what ``step`` says.
 
         Args:
             decoding: Rows of one token that every step has; each samples.
             before: Tokens that these have together in the pool before the first step.
-            rows: Further rows of the first step, after which there is no other: first position,
-                tokens, and whether they sample.
+            rows: Further rows of the first step: first position, tokens, and whether they sample.
+            going_on: Whether every later step has these rows too, each with as many next tokens;
+                none of them may begin at position 0. Otherwise no later step has them.
         """
-        tokens = samples = resumed = decoding
+        tokens = samples = more = more_pairs = decoding
+        states = 2 * decoding
         read, pairs = before, 0
         for first, count, sampled in rows:
             tokens += count
             samples += sampled
-            resumed += first > 0
+            states += 1 + (first > 0)
             read += first
             pairs += count * first + count * (count + 1) // 2
-        states = resumed + decoding + len(rows)
+            if going_on:
+                more += count
+                more_pairs += count * count
         moved = (
             self._weight_bytes(tokens, samples > 0)
             + (read + tokens) * self._entry_bytes
@@ -170,9 +181,9 @@ class Roofline:
         flops += self._pair_flops * (before + decoding + pairs)
         return Line(
             moved,
-            decoding * self._entry_bytes,
+            more * self._entry_bytes,
             flops,
-            decoding * self._pair_flops,
+            more_pairs * self._pair_flops,
             self.device.bandwidth,
             self.flop_rate or math.inf,
         )

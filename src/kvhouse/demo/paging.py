@@ -65,7 +65,7 @@ class PagingDemo:
         self.setting = setting
         self.progress = progress
         self.spec = spec.load(setting.model)
-        self.layout = KVLayout.of(self.spec, setting.kv_format)
+        self.layout = KVLayout.of(self.spec, setting.kv_format, dtype=setting.dtype)
         self.trace: Trace = read_trace(
             setting.trace, limit=setting.requests, scale_lengths=setting.scale_lengths
         )

@@ -16,8 +16,19 @@ except ImportError as error:
         f"the engine cannot start ({error}): pip install 'kvhouse[engine]'"
     ) from error
 
-from kvhouse.engine.engine import Engine, EngineConfig
-from kvhouse.engine.outputs import Completion, FinishReason, Token
-from kvhouse.engine.sampler import SamplingParams
+from kvhouse.engine.async_engine import AsyncEngine
+from kvhouse.engine.config import EngineConfig
+from kvhouse.engine.engine import Engine
+from kvhouse.engine.outputs import Completion, FinishReason, Token, TokenLogprobs
+from kvhouse.engine.sampling_params import SamplingParams
 
-__all__ = ["Completion", "Engine", "EngineConfig", "FinishReason", "SamplingParams", "Token"]
+__all__ = [
+    "AsyncEngine",
+    "Completion",
+    "Engine",
+    "EngineConfig",
+    "FinishReason",
+    "SamplingParams",
+    "Token",
+    "TokenLogprobs",
+]

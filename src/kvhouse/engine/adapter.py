@@ -1,99 +1,112 @@
-"""A transformers model whose attention reads and writes our pages."""
+"""A transformers model whose keys and values lie in our pages."""
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from typing import Any, Literal
 
 import torch
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import PreTrainedModel
 
-from kvhouse.engine.kernels import AttentionKernel, AttentionStep
+from kvhouse.engine.gathering import GatheringCache
+from kvhouse.engine.kernels import AttentionKernel
 from kvhouse.engine.packed import PackedStep
-from kvhouse.engine.support import refuse_unsupported
+from kvhouse.engine.paging import ATTENTION, MASKED_ATTENTION, Forward, PagedCache, under_way
 from kvhouse.errors import UnsupportedModel
-from kvhouse.spec import ModelSpec
+from kvhouse.spec import Indexer, LatentAttention, ModelSpec, SharedKV
 
-#: The name under which transformers finds the attention function.
-ATTENTION = "kvhouse"
-
-#: Arguments with which some models change what attention computes. A ``sliding_window`` is not
-#: among them: where a ``ModelSpec`` says full attention, no window is shorter than the context.
-_CHANGES_ATTENTION = ("attention_mask", "position_bias", "s_aux", "softcap")
-
-
-class _Forward:
-    """One forward pass: the kernel's step, and which layers have called it."""
-
-    def __init__(self, step: AttentionStep) -> None:
-        self.step = step
-        self.layers: list[int] = []
-
-
-def _attention(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float,
-    kvhouse_forward: _Forward,
-    **kwargs: Any,  # noqa: ANN401 - each model passes arguments of its own
-) -> tuple[torch.Tensor, None]:
-    """Attend over pages; transformers calls it with ``[1, heads, T, dim]`` tensors."""
-    kwargs["attention_mask"] = attention_mask
-    for name in _CHANGES_ATTENTION:
-        if kwargs.get(name) is not None:
-            kind = type(module).__name__
-            raise UnsupportedModel(f"the engine cannot run {kind}: it passes {name} to attention")
-    layer = int(module.layer_idx)  # type: ignore[arg-type]
-    kvhouse_forward.layers.append(layer)
-    q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
-    return kvhouse_forward.step.attend(layer, q, k, v, scaling)[None], None
-
-
-AttentionInterface.register(ATTENTION, _attention)
+#: ``packed``: all rows of a step in one forward pass. ``per_sequence``: a pass for each row.
+Kind = Literal["packed", "per_sequence"]
 
 
 class ModelAdapter:
-    """Runs a causal language model of transformers on packed rows.
+    """Runs a causal language model of transformers on a step's rows.
 
     Args:
-        model: A model of a supported family. Its attention is switched over to our pages, so it
-            is of no use outside any more.
+        model: The model. Packed, its attention is switched over to our pages, so it is of no use
+            outside any more.
         kernel: Attention over the pool's pages.
-        spec: What the model keeps; every layer in it must call attention, once and in order.
+        spec: What the model keeps. Every layer that keeps tokens must bring them once, and packed
+            every one that shares KV must read that of another.
+        kind: ``packed`` or ``per_sequence``, as ``support.capability`` found.
 
     Raises:
         UnsupportedModel: The engine would not compute this model exactly.
     """
 
-    def __init__(self, model: PreTrainedModel, kernel: AttentionKernel, spec: ModelSpec) -> None:
-        refuse_unsupported(model.config)
-        model.set_attn_implementation(ATTENTION)
-        if model.config._attn_implementation != ATTENTION:
-            raise UnsupportedModel(
-                f"{type(model).__name__} does not let its attention be replaced, so the engine "
-                "cannot run it"
-            )
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        kernel: AttentionKernel,
+        spec: ModelSpec,
+        kind: Kind = "packed",
+    ) -> None:
         self.model = model.train(mode=False)
         self.kernel = kernel
-        self._layers = list(range(len(spec.layers)))
+        self.spec = spec
+        self.kind = kind
+        takes = inspect.signature(model.forward).parameters
+        self._cache_name = "cache" if "cache" in takes else "past_key_values"
+        self._selects = "logits_to_keep" in takes
+        self._latent = frozenset(_numbers(spec, LatentAttention))
+        self._keeping = [
+            number
+            for number, layer in enumerate(spec.layers)
+            if any(part.vectors and not part.across for part in layer.parts)
+        ]
+        self._sharing = len(_numbers(spec, SharedKV))
+        if kind == "packed":
+            self._replace_attention(MASKED_ATTENTION if _numbers(spec, Indexer) else ATTENTION)
+
+    def _replace_attention(self, name: str) -> None:
+        self.model.set_attn_implementation(name)
+        if self.model.config.get_text_config(decoder=True)._attn_implementation != name:
+            raise UnsupportedModel("its attention cannot be replaced")
 
     @torch.inference_mode()
     def forward(self, step: PackedStep) -> torch.Tensor:
         """Compute all rows, and the logits ``[S, vocab]`` of those that sample."""
-        forward = _Forward(self.kernel.prepare(step))
-        output = self.model(
-            input_ids=step.input_ids,
-            position_ids=step.position_ids,
-            use_cache=False,
-            logits_to_keep=step.last,
-            kvhouse_forward=forward,
-        )
-        if forward.layers != self._layers:
-            raise UnsupportedModel(
-                f"{type(self.model).__name__} called attention for layers {forward.layers}, "
-                f"expected each of {len(self._layers)} once: the engine cannot run it"
-            )
+        if self.kind == "packed":
+            return self._forward_packed(step)
+        return torch.cat([self._forward_alone(one) for one in step.alone()])
+
+    def _forward_packed(self, step: PackedStep) -> torch.Tensor:
+        forward = Forward(self.kernel.prepare(step), self._latent)
+        with under_way(forward):
+            arguments = {self._cache_name: PagedCache(forward), "position_ids": step.position_ids}
+            output = self._run(step, arguments)
+        self._check(forward.calls, len(self._keeping) + self._sharing)
+        return self._logits(step, output)
+
+    def _forward_alone(self, step: PackedStep) -> torch.Tensor:
+        cache = GatheringCache(self.kernel.kv, step.rows[0], self.spec)
+        output = self._run(step, {self._cache_name: cache})
+        self._check(cache.calls, len(self._keeping))
+        return self._logits(step, output)
+
+    def _run(self, step: PackedStep, arguments: dict[str, Any]) -> Any:  # noqa: ANN401
+        """One forward pass; ``arguments`` are what the model takes besides the tokens."""
+        if self._selects:
+            arguments["logits_to_keep"] = step.last
+        return self.model(input_ids=step.input_ids, use_cache=True, **arguments)
+
+    def _logits(self, step: PackedStep, output: Any) -> torch.Tensor:  # noqa: ANN401
+        """The logits of the rows that sample."""
         logits: torch.Tensor = output.logits[0]
-        return logits
+        return logits if self._selects else logits[step.last]
+
+    def _check(self, calls: list[int], expected: int) -> None:
+        if len(calls) != expected or sorted(set(calls)) != self._keeping:
+            raise UnsupportedModel(
+                f"its attention reads cached keys {len(calls)} times, of {len(set(calls))} layers; "
+                f"its description says {expected} times, of {len(self._keeping)}"
+            )
+
+
+def _numbers(spec: ModelSpec, kind: type) -> list[int]:
+    """The layers that are of a kind, or have a part that is."""
+    return [
+        number
+        for number, layer in enumerate(spec.layers)
+        if any(isinstance(part, kind) for part in layer.parts)
+    ]

@@ -3,89 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvhouse.core.check import check
 from kvhouse.core.keys import TokenKeys
-from kvhouse.core.memory import make_memory
-from kvhouse.core.policy import DEFAULT_TOKEN_BUDGET, DEFAULT_WATERMARK
-from kvhouse.core.scheduler import (
-    DEFAULT_MAX_RUNNING,
-    Scheduler,
-    SchedulerConfig,
-)
-from kvhouse.core.tiers import LoadRule
+from kvhouse.core.memory import KVMemory
+from kvhouse.core.scheduler import Scheduler
+from kvhouse.engine.answers import Answers
+from kvhouse.engine.chat import Turn, chat_ids
+from kvhouse.engine.config import DEFAULT_CONFIG, EngineConfig
 from kvhouse.engine.executor import TorchExecutor
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.live import LiveRequest
-from kvhouse.engine.load import LoadedModel, load_model
+from kvhouse.engine.load import LoadedModel, describe_model, load_model
 from kvhouse.engine.outputs import Completion, StepOutput, Token
-from kvhouse.engine.prompt import prompt_ids
-from kvhouse.engine.sampler import SamplingParams
+from kvhouse.engine.prompt import (
+    prompt_ids,
+    refuse_a_single_prompt,
+    refuse_texts_without_tokenizer,
+)
+from kvhouse.engine.sampling_params import SamplingParams
 from kvhouse.engine.tiering import open_tiers
-from kvhouse.errors import KvhouseError
-from kvhouse.layout import DEFAULT_BLOCK_SIZE, KVLayout
-from kvhouse.replayer.tiering import Tiering
-from kvhouse.spec.model import ModelSpec
+from kvhouse.layout import KVLayout, PoolSize
 
 Prompt = str | Sequence[int]
 
 GREEDY = SamplingParams()
-
-
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
-    """How an engine keeps KV and forms its steps.
-
-    Attributes:
-        kv_memory: Budget for KV in bytes; the pool takes the whole blocks in it.
-        kv_format: Format of keys and values in the pool.
-        kv_rotation: Whether keys and values are rotated before they are rounded, which int8 and
-            int4 can be; None for int4 only.
-        policy: One of ``core.policy.POLICIES``, or ``contiguous``.
-        block_size: Tokens in a block.
-        max_length: Longest request, prompt and output, in tokens; None for the model's own.
-        token_budget: Most tokens computed in one step.
-        max_running: Most requests that hold memory at once.
-        watermark: Share of the pool that ``paged`` admissions leave free.
-        prefix_cache: Whether requests share the blocks of equal prefixes; ``paged`` only.
-        tiering: What lies below the pool, in this machine's memory and in files; what a tier's
-            link carries is measured where it is not given. ``paged`` only.
-        tier_directory: Where the files are made; by default where the system keeps temporary
-            ones.
-        load_rule: Whether to load from a tier what could be computed again; by default where
-            that is sooner done, going by this machine's measured arithmetic.
-        checked: Check every invariant of the core after every step.
-    """
-
-    kv_memory: int
-    kv_format: str = "fp32"
-    kv_rotation: bool | None = None
-    policy: str = "paged"
-    block_size: int = DEFAULT_BLOCK_SIZE
-    max_length: int | None = None
-    token_budget: int = DEFAULT_TOKEN_BUDGET
-    max_running: int = DEFAULT_MAX_RUNNING
-    watermark: float = DEFAULT_WATERMARK
-    prefix_cache: bool = False
-    tiering: Tiering = field(default_factory=Tiering)
-    tier_directory: Path | None = None
-    load_rule: LoadRule | None = None
-    checked: bool = False
-
-    def limits(self, spec: ModelSpec) -> SchedulerConfig:
-        """The scheduler's limits for a model.
-
-        Raises:
-            KvhouseError: A limit is out of range.
-        """
-        return SchedulerConfig(
-            spec.length_limit(self.max_length),
-            self.token_budget,
-            self.max_running,
-            checked=self.checked,
-        )
 
 
 class Engine:
@@ -100,40 +43,58 @@ class Engine:
         KvhouseError: A setting is out of range, or the memory is not there.
     """
 
-    def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
+    def __init__(self, loaded: LoadedModel, config: EngineConfig = DEFAULT_CONFIG) -> None:
         spec = loaded.spec
         limits = config.limits(spec)
-        layout = KVLayout.of(spec, config.kv_format, config.block_size)
+        layout = KVLayout.of(spec, config.kv_format, config.block_size, dtype=loaded.dtype)
         size = layout.pool_in(config.kv_memory, limits.max_length, limits.token_budget)
         below = open_tiers(config.tiering, spec, layout, config.tier_directory, config.load_rule)
-        memory = make_memory(
-            config.policy,
-            layout,
-            size,
-            limits.max_length,
-            config.watermark,
-            in_flight=limits.token_budget,
-            share=config.prefix_cache,
-            tiers=[tier.config for tier in below.tiers],
-            pays=below.pays,
-        )
+        memory = config.make_memory(limits, layout, size, below)
         self.spec = spec
         self.config = config
         self.tokenizer = loaded.tokenizer
         self.scheduler = Scheduler(memory, limits)
         self.kv = KVTensors(spec, layout, size, rotate=config.kv_rotation)
-        self.executor = TorchExecutor.on(self.kv, loaded, below.stores)
+        self.executor = TorchExecutor.on(self.kv, loaded, below.stores, config.kernel)
+        #: Bytes of the pool that requests held in the step before.
+        self.held_bytes = 0
         self._live: dict[int, LiveRequest] = {}
+        self._answers: list[Answers] = []
 
     @classmethod
-    def load(cls, model: str | Path, config: EngineConfig, dtype: str = "float32") -> Engine:
-        """Load a model and build its engine; see ``load_model`` for what can be loaded."""
+    def load(
+        cls, model: str | Path, config: EngineConfig = DEFAULT_CONFIG, dtype: str = "float32"
+    ) -> Engine:
+        """Load a model and build its engine; see ``load_model`` for what can be loaded.
+
+        What the engine cannot do is refused before the weights are read.
+        """
+        config.refuse_impossible(describe_model(model))
         return cls(load_model(model, dtype), config)
 
     @property
     def has_work(self) -> bool:
         """Whether a request is under way, or output waits to be fetched with ``step``."""
         return bool(self._live)
+
+    def prompt_ids(self, prompt: Prompt) -> list[int]:
+        """Token ids of a prompt.
+
+        Raises:
+            RequestRejected: It is empty or no prompt for this model.
+        """
+        return prompt_ids(prompt, self.tokenizer, self.spec.vocab_size)
+
+    def chat_prompt(self, turns: Sequence[Turn]) -> list[int]:
+        """The prompt of a conversation, by the model's own chat template.
+
+        Args:
+            turns: Who speaks and what: ``{"role": "user", "content": "Hello"}``.
+
+        Raises:
+            RequestRejected: The model has no chat template, or its template refuses the turns.
+        """
+        return chat_ids(turns, self.tokenizer)
 
     def submit(
         self,
@@ -151,7 +112,8 @@ class Engine:
             RequestRejected: The prompt is empty or no prompt for this model, or the request could
                 never finish in this pool.
         """
-        return self._submit(prompt, max_new_tokens, sampling, salt=salt, led_by_caller=True).id
+        ids = self.prompt_ids(prompt)
+        return self._submit(ids, max_new_tokens, sampling, salt=salt, led_by_caller=True).id
 
     def step(self) -> StepOutput:
         """Advance every request by one step, and fetch what is new of those from ``submit``."""
@@ -168,72 +130,110 @@ class Engine:
         """Drop a request and everything it holds; one that has ended is left alone."""
         live = self._live.pop(request, None)
         if live is not None and live.completion is None:
-            self.scheduler.cancel(live.request)
-            self.executor.drop(request)
+            self._release(live)
+
+    def ask(
+        self,
+        prompt: Prompt,
+        max_new_tokens: int,
+        sampling: SamplingParams = GREEDY,
+        n: int = 1,
+        *,
+        salt: str | None = None,
+    ) -> Answers:
+        """Put the requests for ``n`` answers to one prompt in the queue.
+
+        With a prefix cache they share the prompt's blocks, and it is computed once; other requests
+        share them only where their ``salt`` is the same. Whoever asked
+        takes their output, and cancels them in the end, whether they are done or not.
+
+        Raises:
+            RequestRejected: See ``submit``.
+            KvhouseError: An ``n`` below 1.
+        """
+        ids = self.prompt_ids(prompt)
+        answers = Answers(
+            sampling.samples(n),
+            lambda sample: self._submit(list(ids), max_new_tokens, sample, salt=salt),
+            self.cancel,
+            first_alone=self.config.prefix_cache,
+        )
+        if answers.waiting:
+            self._answers = [*(one for one in self._answers if one.waiting), answers]
+        return answers
 
     def generate(
         self,
         prompts: Sequence[Prompt],
         max_new_tokens: int,
         sampling: SamplingParams = GREEDY,
+        n: int = 1,
+        *,
+        salt: str | None = None,
     ) -> list[Completion]:
-        """Answer all prompts.
+        """Answer all prompts, each ``n`` times; the answers to one prompt follow each other.
 
         Whatever interrupts it, Ctrl-C included, cancels its requests.
 
         Raises:
             RequestRejected: One of the prompts cannot be served; then none is.
         """
-        if isinstance(prompts, str) or any(isinstance(prompt, int) for prompt in prompts):
-            raise KvhouseError("generate takes a list of prompts: give a single one as [prompt]")
-        mine: list[LiveRequest] = []
+        refuse_a_single_prompt(prompts)
+        mine: list[Answers] = []
         try:
             for prompt in prompts:
                 # One by one, so that what was submitted is known when a later one is refused.
-                mine.append(self._submit(prompt, max_new_tokens, sampling))  # noqa: PERF401
-            while any(live.completion is None for live in mine):
+                mine.append(  # noqa: PERF401
+                    self.ask(prompt, max_new_tokens, sampling, n, salt=salt)
+                )
+            while not all(answers.done for answers in mine):
                 self._advance()
-            return [live.completion for live in mine if live.completion is not None]
+            return [completion for answers in mine for completion in answers.completions]
         finally:
-            for live in mine:
-                self.cancel(live.id)
+            for answers in mine:
+                answers.cancel()
 
     def stream(
-        self, prompt: Prompt, max_new_tokens: int, sampling: SamplingParams = GREEDY
+        self,
+        prompt: Prompt,
+        max_new_tokens: int,
+        sampling: SamplingParams = GREEDY,
+        n: int = 1,
+        *,
+        salt: str | None = None,
     ) -> Iterator[Token]:
-        """Answer one prompt token by token.
+        """Answer one prompt token by token; ``n`` answers come side by side.
 
         Nothing happens before the first token is asked for. Closing the iterator, or whatever
-        interrupts it, cancels the request.
+        interrupts it, cancels the requests.
 
         Raises:
             RequestRejected: See ``submit``.
-            KvhouseError: The model's output was of no use.
+            KvhouseError: No token could be found for a position.
         """
-        live = self._submit(prompt, max_new_tokens, sampling)
+        answers = self.ask(prompt, max_new_tokens, sampling, n, salt=salt)
         try:
             # Between two of its tokens others may have advanced it, even to its end.
-            while (tokens := live.take_tokens()) or live.completion is None:
+            while (tokens := answers.take_tokens()) or not answers.done:
                 yield from tokens
                 if not tokens:
                     self._advance()
-            if live.completion.error:
-                raise KvhouseError(live.completion.error)
+            answers.raise_error()
         finally:
-            self.cancel(live.id)
+            answers.cancel()
 
     def _submit(
         self,
-        prompt: Prompt,
+        ids: list[int],
         max_new_tokens: int,
         sampling: SamplingParams,
         *,
         salt: str | None = None,
         led_by_caller: bool = False,
     ) -> LiveRequest:
-        ids = prompt_ids(prompt, self.tokenizer, self.spec.vocab_size)
+        refuse_texts_without_tokenizer(sampling, self.tokenizer)
         request = self.scheduler.submit(len(ids), max_new_tokens, self._keys(ids, salt))
-        live = LiveRequest(request, self.tokenizer, led_by_caller)
+        live = LiveRequest(request, sampling, self.tokenizer, led_by_caller=led_by_caller)
         self._live[request.id] = live
         self.executor.add(request.id, ids, sampling)
         return live
@@ -248,12 +248,36 @@ class Engine:
     def _advance(self) -> None:
         """One step for everyone. An interrupted one is as if it had not been."""
         plan = self.scheduler.schedule()
+        self.held_bytes = held_bytes(self.scheduler.memory)
         result, finished = self.scheduler.carry_out(plan, self.executor)
         ended = {request.id for request in finished}
         for sampled in result.sampled:
             live = self._live[sampled.request]
-            live.update(self.executor, stopped=sampled.stop, ended=sampled.request in ended)
+            self._update(live, stopped=sampled.stop, ended=sampled.request in ended)
         for request in finished:
             self.executor.drop(request.id)
+        for answers in self._answers:
+            answers.follow()
+        self._answers = [answers for answers in self._answers if answers.waiting]
         if not self.scheduler.has_work:
             check(self.scheduler)
+
+    def _update(self, live: LiveRequest, *, stopped: bool, ended: bool) -> None:
+        """Give a request the token of a step; what fails for one ends that one alone."""
+        try:
+            live.update(self.executor, stopped=stopped, ended=ended)
+        except Exception as error:
+            live.fail(f"its text could not be made: {type(error).__name__} ({error})")
+        if live.completion is not None and not ended:
+            self._release(live)
+
+    def _release(self, live: LiveRequest) -> None:
+        """Free what a request holds that has not come to its end."""
+        self.scheduler.cancel(live.request)
+        self.executor.drop(live.id)
+
+
+def held_bytes(memory: KVMemory) -> int:
+    """Bytes of the pool that requests hold; blocks that are shared count once."""
+    slots = memory.size.slots - memory.slots.free_blocks
+    return memory.layout.pool_bytes(PoolSize(memory.total_blocks - memory.free_blocks, slots))

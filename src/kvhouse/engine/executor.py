@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from kvhouse.core.step import Row, Sampled, StepPlan, StepResult
 from kvhouse.engine.adapter import ModelAdapter
-from kvhouse.engine.kernels.reference import ReferenceKernel
+from kvhouse.engine.kernels.choose import KernelName, make_kernel
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.load import LoadedModel
+from kvhouse.engine.outputs import TokenLogprobs
 from kvhouse.engine.packed import pack
-from kvhouse.engine.sampler import Sampler, SamplingParams
+from kvhouse.engine.sampler import Sampler
+from kvhouse.engine.sampling_params import SamplingParams
+from kvhouse.engine.sequential import make_adapter
 from kvhouse.engine.tier_stores import TierStore
 from kvhouse.engine.transfers import Transfers
 
@@ -26,6 +29,7 @@ class _Live:
     tokens: list[int]
     sampler: Sampler
     stops: frozenset[int]
+    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
     error: str | None = None
 
 
@@ -53,14 +57,21 @@ class TorchExecutor:
 
     @classmethod
     def on(
-        cls, kv: KVTensors, loaded: LoadedModel, tiers: Sequence[TierStore] = ()
+        cls,
+        kv: KVTensors,
+        loaded: LoadedModel,
+        tiers: Sequence[TierStore] = (),
+        kernel: KernelName = "auto",
     ) -> TorchExecutor:
         """The executor of a loaded model on a pool, and on tiers below it.
 
         Raises:
             UnsupportedModel: The engine would not compute this model exactly.
+            KvhouseError: The kernel that is asked for cannot serve this pool.
         """
-        adapter = ModelAdapter(loaded.model, ReferenceKernel(kv), loaded.spec)
+        adapter = make_adapter(
+            loaded.model, make_kernel(kv, kernel), loaded.spec, loaded.kind, loaded.continuation
+        )
         return cls(adapter, loaded.eos_token_ids, Transfers(kv, tiers))
 
     @property
@@ -83,8 +94,12 @@ class TorchExecutor:
         """A request's known token ids: its prompt, then what was sampled."""
         return self._live[request].tokens
 
+    def logprobs(self, request: int, position: int) -> TokenLogprobs | None:
+        """How likely the token at a position of a request was, where that is asked for."""
+        return self._live[request].logprobs.get(position)
+
     def error(self, request: int) -> str | None:
-        """Why a request was ended early, if the model's output for it was of no use."""
+        """Why a request was ended early, if no token could be found for it."""
         return self._live[request].error
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -102,24 +117,37 @@ class TorchExecutor:
         """Compute every row of ``plan`` and sample."""
         tokens = {row.request: self._live[row.request].tokens for row in plan.rows}
         logits = self.adapter.forward(pack(plan, tokens))
+        likeliest = logits.argmax(-1)
         # A peak that is not finite means NaN or infinity somewhere in the row.
-        usable = torch.isfinite(logits.amax(-1)).tolist()
+        usable = torch.isfinite(logits.gather(-1, likeliest[:, None])[:, 0]).tolist()
         sampling = [row for row in plan.rows if row.samples]
         return tuple(
-            self._sample(row, logits[i]) if usable[i] else self._fail(row)
-            for i, row in enumerate(sampling)
+            self._sample(row, likely, logits[i])
+            if usable[i]
+            else self._fail(row, "the model gave no finite logits")
+            for i, (row, likely) in enumerate(zip(sampling, likeliest.tolist(), strict=True))
         )
 
-    def _sample(self, row: Row, logits: torch.Tensor) -> Sampled:
+    def _sample(self, row: Row, likeliest: int, logits: torch.Tensor) -> Sampled:
         live = self._live[row.request]
         position = row.first + row.count
-        token = live.sampler.choose(logits, position)
         # An earlier try of this step may have been interrupted after it sampled this token.
-        live.tokens[position:] = [token]
+        del live.tokens[position:]
+        token = likeliest
+        if not live.sampler.params.plain:
+            try:
+                choice = live.sampler.choose(logits, live.tokens)
+            except Exception as error:
+                return self._fail(row, f"sampling failed with {type(error).__name__} ({error})")
+            token = choice.token
+            if choice.logprobs is not None:
+                live.logprobs[position] = choice.logprobs
+        live.tokens.append(token)
         return Sampled(row.request, token in live.stops)
 
-    def _fail(self, row: Row) -> Sampled:
+    def _fail(self, row: Row, reason: str) -> Sampled:
         """End one request; the others of the step are not touched."""
-        position = row.first + row.count
-        self._live[row.request].error = f"the model gave no finite logits at position {position}"
+        live, position = self._live[row.request], row.first + row.count
+        del live.tokens[position:]
+        live.error = f"{reason} at position {position}"
         return Sampled(row.request, stop=True)

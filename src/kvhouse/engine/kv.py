@@ -12,7 +12,7 @@ from kvhouse.engine.vectors import Vectors, cut
 from kvhouse.errors import KvhouseError, UnsupportedModel
 from kvhouse.layout import KVLayout, LayerGroup, PoolSize
 from kvhouse.spec import ModelSpec
-from kvhouse.spec.layers import FullAttention, Layer, describe
+from kvhouse.spec.layers import FullAttention, LatentAttention, Layer, describe
 from kvhouse.spec.reach import Reach
 
 #: Formats whose keys and values can be stored rotated.
@@ -28,12 +28,14 @@ class LayerKV:
         block_size: Tokens to a block of that group.
         reach: Which tokens the layer sees.
         vectors: Its keys and its values; or of latent attention the latents and the rotary parts.
+        latent: Whether it is latent attention.
     """
 
     group: int
     block_size: int
     reach: Reach
     vectors: tuple[Vectors, ...]
+    latent: bool = False
 
 
 class KVTensors:
@@ -54,7 +56,7 @@ class KVTensors:
             does not help.
 
     Attributes:
-        layers: What each layer keeps of tokens, by the layer's number in the model.
+        layers: What each layer's attention keeps of tokens, by the layer's number in the model.
         states: Each slot's bytes, uint8 ``[slots, slot_bytes]``.
 
     Raises:
@@ -66,7 +68,7 @@ class KVTensors:
     def __init__(
         self, spec: ModelSpec, layout: KVLayout, size: PoolSize, *, rotate: bool | None = None
     ) -> None:
-        _refuse_what_has_no_tensors(layout)
+        refuse_what_has_no_tensors(layout)
         _refuse_rotation(layout, rotate)
         self._rotate = layout.format.name == "int4" if rotate is None else rotate
         self.layout = layout
@@ -78,9 +80,10 @@ class KVTensors:
         self._pieces = [
             part.view(size.blocks, width) for part, width in zip(parts, widths, strict=True)
         ]
-        self.layers: dict[int, LayerKV] = {
-            number: self._layer(place) for number, place in _places(spec, layout)
-        }
+        self.layers: dict[int, LayerKV] = {}
+        for number, place in _places(spec, layout):
+            # An indexer stands after the attention that it selects for.
+            self.layers.setdefault(number, self._layer(place))
 
     @property
     def nbytes(self) -> int:
@@ -115,7 +118,8 @@ class KVTensors:
             across=(0,) if plain else (),
             rotated=self._rotate and plain,
         )
-        return LayerKV(place.group, group.block_size, group.reach, vectors)
+        latent = isinstance(layer, LatentAttention)
+        return LayerKV(place.group, group.block_size, group.reach, vectors, latent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +167,8 @@ def _piece_bytes(layout: KVLayout) -> list[int]:
     return fullest if aligned and sum(fullest) == layout.block_bytes else [layout.block_bytes]
 
 
-def _refuse_what_has_no_tensors(layout: KVLayout) -> None:
+def refuse_what_has_no_tensors(layout: KVLayout) -> None:
+    """Raise `UnsupportedModel` where a layer keeps what the engine has no tensors for."""
     layers = [(group, layer) for group in layout.groups for layer in group.layers]
     kinds = {describe(layer): None for group, layer in layers if not _has_tensors(group, layer)}
     if kinds:

@@ -1,4 +1,4 @@
-"""Load a model's weights and tokenizer from this machine; the network is never asked."""
+"""Load a model's weights and tokenizer, from this machine or from the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kvhouse import spec
+from kvhouse.engine.adapter import Kind
+from kvhouse.engine.hub_files import download, downloaded
 from kvhouse.engine.quiet import reading
-from kvhouse.engine.support import refuse_unsupported
+from kvhouse.engine.sequential import Continuation
+from kvhouse.engine.support import require_support
 from kvhouse.errors import KvhouseError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 
@@ -26,12 +29,21 @@ class LoadedModel:
     Attributes:
         spec: What it keeps per token.
         model: The network, in evaluation mode.
+        kind: How the engine runs it.
         tokenizer: None where its directory has none; prompts are then token ids.
+        continuation: How it goes on from recurrent states; None where it has none.
     """
 
     spec: spec.ModelSpec
     model: PreTrainedModel
+    kind: Kind
     tokenizer: PreTrainedTokenizerBase | None
+    continuation: Continuation | None = None
+
+    @property
+    def dtype(self) -> str:
+        """What it computes in, by its usual name."""
+        return str(self.model.dtype).removeprefix("torch.")
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
@@ -42,12 +54,38 @@ class LoadedModel:
         return frozenset([ids] if isinstance(ids, int) else ids)
 
 
+def describe_model(source: str | Path) -> spec.ModelSpec:
+    """What a model keeps, without its weights.
+
+    A model of the hub is described from what was downloaded, if it was, and else from the hub.
+
+    Raises:
+        SpecError: Nothing is there, or its description is damaged.
+        UnsupportedModel: The model is of a kind that cannot be counted.
+    """
+    name = spec.hub_name(source) if isinstance(source, str) else None
+    there = downloaded(name) if name else None
+    return spec.load(source if there is None else there)
+
+
+def refuse_unknown_dtype(dtype: str) -> None:
+    """Refuse what weights cannot be computed in.
+
+    Raises:
+        KvhouseError: No such dtype.
+    """
+    if dtype not in spec.DTYPE_BYTES:
+        raise KvhouseError(f"unknown dtype {dtype!r}: choose one of {', '.join(spec.DTYPE_BYTES)}")
+
+
 def load_model(source: str | Path, dtype: str = "float32") -> LoadedModel:
     """Load a model.
 
     Args:
-        source: A directory with ``config.json`` and safetensors, a ``.gguf`` file, or the name of
-            a model whose weights come with an installed package, such as ``smollm2``.
+        source: A directory with ``config.json`` and safetensors; a ``.gguf`` file; the name of a
+            model whose weights come with an installed package, such as ``smollm2``; or a model of
+            the Hugging Face Hub, ``org/name`` or ``org/name/file.gguf``, with ``hf:`` in front if
+            need be, whose files are downloaded once.
         dtype: What the weights are widened or narrowed to and computed in.
 
     Raises:
@@ -55,19 +93,30 @@ def load_model(source: str | Path, dtype: str = "float32") -> LoadedModel:
         UnsupportedModel: The engine cannot run it.
         KvhouseError: The weights are missing or damaged, or no such dtype.
     """
-    if dtype not in spec.DTYPE_BYTES:
-        raise KvhouseError(f"unknown dtype {dtype!r}: choose one of {', '.join(spec.DTYPE_BYTES)}")
-    described = spec.load(source)
+    refuse_unknown_dtype(dtype)
+    described = describe_model(source)
     directory = _directory(source)
-    model = _load_weights(directory, getattr(torch, dtype))
-    return LoadedModel(described, model, _load_tokenizer(directory))
+    config = _read_config(directory)
+    found = require_support(config)
+    model = _load_weights(directory, config, getattr(torch, dtype))
+    return LoadedModel(
+        found.limit(described),
+        model,
+        found.way,
+        _load_tokenizer(directory),
+        found.continuation,
+    )
 
 
 def _directory(source: str | Path) -> Path:
-    """The directory with the weights, converted from GGUF if need be."""
+    """The directory with the weights, downloaded or converted from GGUF if need be."""
     path = Path(source)
-    if isinstance(source, str) and source in spec.catalogue():
-        path = spec.find_gguf(source)
+    if isinstance(source, str):
+        name = spec.hub_name(source)
+        if name is not None:
+            path = download(name)
+        elif source in spec.catalogue():
+            path = spec.find_gguf(source)
     if path.suffix == ".gguf" and path.is_file():
         from kvhouse.engine.gguf_weights import converted
 
@@ -79,12 +128,19 @@ def _directory(source: str | Path) -> Path:
     return path
 
 
-def _load_weights(directory: Path, dtype: torch.dtype) -> PreTrainedModel:
-    from transformers import AutoConfig, AutoModelForCausalLM
+def _read_config(directory: Path) -> PreTrainedConfig:
+    from transformers import AutoConfig
 
     with reading(directory):
-        config = AutoConfig.from_pretrained(directory, local_files_only=True)
-    refuse_unsupported(config)
+        config: PreTrainedConfig = AutoConfig.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=False
+        )
+    return config
+
+
+def _load_weights(directory: Path, config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+    from transformers import AutoModelForCausalLM
+
     auto: Any = AutoModelForCausalLM
     with reading(directory):
         model, info = auto.from_pretrained(
@@ -92,6 +148,7 @@ def _load_weights(directory: Path, dtype: torch.dtype) -> PreTrainedModel:
             config=config,
             dtype=dtype,
             local_files_only=True,
+            trust_remote_code=False,
             use_safetensors=True,
             output_loading_info=True,
         )
@@ -109,6 +166,8 @@ def _load_tokenizer(directory: Path) -> PreTrainedTokenizerBase | None:
     if not any((directory / name).is_file() for name in _TOKENIZER_FILES):
         return None
     with reading(directory):
-        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=False
+        )
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
     return tokenizer

@@ -15,19 +15,40 @@ class FinishReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """How likely the model held tokens of one position, as natural logarithms.
+
+    They are the model's own, before temperature, penalties and what leaves tokens out.
+
+    Attributes:
+        chosen: Log-probability of the token that was chosen.
+        top: The likeliest tokens and their log-probabilities, the likeliest first.
+    """
+
+    chosen: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Token:
     """One new token of a request.
 
     Attributes:
         request: The request's id.
         id: The token's id.
-        text: The text that this token completes: "" while a character is incomplete, for special
-            tokens, and where the model has no tokenizer.
+        text: The text that comes with this token: "" while a character is incomplete or a stop
+            text may have begun, for special tokens, and where the model has no tokenizer.
+        sample: Which of several answers to one prompt it belongs to, from 0.
+        logprobs: How likely it was, where that is asked for.
+        finish_reason: Why the request ended, at its last token; None before.
     """
 
     request: int
     id: int
     text: str
+    sample: int = 0
+    logprobs: TokenLogprobs | None = None
+    finish_reason: FinishReason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +58,14 @@ class Completion:
     Attributes:
         request: The request's id.
         prompt_tokens: Length of its prompt.
-        token_ids: Every new token, the one that stopped it included.
-        text: Their text, special tokens left out; "" where the model has no tokenizer.
+        token_ids: Every new token, those that stopped it included.
+        text: Their text up to a stop text, special tokens left out; "" where the model has no
+            tokenizer.
         finish_reason: Why it ended.
         error: What went wrong, where the reason is an error.
+        sample: Which of several answers to one prompt it is, from 0.
+        stopped_by: The text or the token that stopped it.
+        logprobs: For each new token, how likely it was; empty where that was not asked for.
     """
 
     request: int
@@ -49,6 +74,9 @@ class Completion:
     text: str
     finish_reason: FinishReason
     error: str | None = None
+    sample: int = 0
+    stopped_by: str | int | None = None
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,6 +50,18 @@ class PackedStep:
     position_ids: torch.Tensor
     last: torch.Tensor
     rows: tuple[PackedRow, ...]
+
+    def alone(self) -> Iterator[PackedStep]:
+        """Each row as a step of its own."""
+        for packed in self.rows:
+            span = slice(packed.start, packed.stop)
+            last = [packed.row.count - 1] if packed.row.samples else []
+            yield PackedStep(
+                self.input_ids[:, span],
+                self.position_ids[:, span],
+                torch.tensor(last, dtype=torch.int64),
+                (PackedRow(packed.row, 0),),
+            )
 
 
 def pack(plan: StepPlan, tokens: Mapping[int, Sequence[int]]) -> PackedStep:

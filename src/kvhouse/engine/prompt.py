@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING
 
-from kvhouse.errors import RequestRejected
+from kvhouse.engine.sampling_params import SamplingParams
+from kvhouse.errors import KvhouseError, RequestRejected
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -40,3 +41,25 @@ def prompt_ids(
                 f"ids are whole numbers from 0 to {vocab_size - 1}"
             )
     return [int(token) for token in ids]
+
+
+def refuse_a_single_prompt(prompts: Sequence[object]) -> None:
+    """Refuse what would be taken for a list of prompts: a text's letters, a prompt's tokens.
+
+    Raises:
+        KvhouseError: It is one prompt.
+    """
+    if isinstance(prompts, str) or any(isinstance(prompt, Integral) for prompt in prompts):
+        raise KvhouseError("generate takes a list of prompts: give a single one as [prompt]")
+
+
+def refuse_texts_without_tokenizer(
+    sampling: SamplingParams, tokenizer: PreTrainedTokenizerBase | None
+) -> None:
+    """Refuse stop texts that nobody could ever find.
+
+    Raises:
+        RequestRejected: There are some, and no tokenizer.
+    """
+    if sampling.stop and tokenizer is None:
+        raise RequestRejected("this model has no tokenizer: stop with stop_token_ids, not texts")

@@ -33,6 +33,9 @@ class OpenTiers:
     pays: LoadRule = always
 
 
+NO_TIERS = OpenTiers()
+
+
 def open_tiers(
     tiering: Tiering,
     spec: ModelSpec,
@@ -55,7 +58,7 @@ def open_tiers(
         KvhouseError: A figure is out of range, or the memory or the directory is not there.
     """
     if not tiering:
-        return OpenTiers()
+        return NO_TIERS
     device = measure()
     # Any rate will do until it is measured.
     tiers = replace(

@@ -9,12 +9,12 @@ from typing import Any
 
 from kvhouse.core.request import Request
 from kvhouse.core.step import StepPlan
-from kvhouse.engine.engine import EngineConfig
+from kvhouse.engine.config import EngineConfig
 from kvhouse.engine.executor import TorchExecutor
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.load import LoadedModel
 from kvhouse.engine.prompts import Prompts
-from kvhouse.engine.sampler import SamplingParams
+from kvhouse.engine.sampling_params import SamplingParams
 from kvhouse.engine.tiering import make_stores, open_tiers
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
@@ -47,14 +47,26 @@ class TracedRun:
 
 
 def scenario_for(
-    config: EngineConfig, spec: ModelSpec, trace: Trace, *, as_backlog: bool = False
+    config: EngineConfig,
+    spec: ModelSpec,
+    trace: Trace,
+    *,
+    as_backlog: bool = False,
+    dtype: str | None = None,
 ) -> Scenario:
     """The scenario of serving ``trace`` with the pool and the limits of an engine.
+
+    Args:
+        config: The engine's.
+        spec: The model.
+        trace: The traffic.
+        as_backlog: All requests come at once.
+        dtype: What the model computes in; by default the dtype of its weights.
 
     Raises:
         KvhouseError: A setting is out of range.
     """
-    layout = KVLayout.of(spec, config.kv_format, config.block_size)
+    layout = KVLayout.of(spec, config.kv_format, config.block_size, dtype=dtype)
     arrivals = backlog if as_backlog else TimedArrivals
     below = open_tiers(config.tiering, spec, layout, config.tier_directory, config.load_rule)
     return Scenario(

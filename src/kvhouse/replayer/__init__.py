@@ -5,6 +5,7 @@ from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.scenario import Scenario
 from kvhouse.replayer.setup import Setup
 from kvhouse.replayer.slo import SLO
+from kvhouse.replayer.stop import Stop
 from kvhouse.replayer.tiering import Tiering
 from kvhouse.replayer.traces import Trace, TraceRequest, read_trace
 
@@ -13,6 +14,7 @@ __all__ = [
     "ReplayResult",
     "Scenario",
     "Setup",
+    "Stop",
     "Tiering",
     "Trace",
     "TraceRequest",

@@ -18,6 +18,7 @@ from kvhouse.replayer.records import RequestRecord
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.setup import Setup
 from kvhouse.replayer.slo import SLO
+from kvhouse.replayer.stop import Stop
 from kvhouse.replayer.tiering import DEFAULT_LINK_LATENCY, Tiering
 from kvhouse.replayer.traces import Trace, read_trace
 from kvhouse.spec.model import ModelSpec
@@ -58,6 +59,7 @@ def replay(
     on_ended: Callable[[RequestRecord], None] | None = None,
     on_plan: Callable[[StepPlan], None] | None = None,
     on_event: Callable[[Event], None] | None = None,
+    stop: Stop | None = None,
     recorder: Recorder | None = None,
 ) -> ReplayResult:
     """Lead a trace through the scheduler on a virtual clock of roofline times.
@@ -105,6 +107,7 @@ def replay(
         on_ended: Called for each request that finished or was rejected.
         on_plan: Called for each step's plan.
         on_event: Called for everything that happens to a request; see docs/json.md.
+        stop: Ends it between two events once ``stop.asked``; ``ReplayResult.partial`` says so.
         recorder: Gathers what a picture shows.
 
     Raises:
@@ -150,5 +153,6 @@ def replay(
         on_ended=on_ended,
         on_plan=on_plan,
         on_event=on_event,
+        stop=stop,
         recorder=recorder,
     )

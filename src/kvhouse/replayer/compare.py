@@ -12,6 +12,7 @@ from kvhouse.replayer.records import RequestRecord
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.setup import Setup
 from kvhouse.replayer.slo import SLO
+from kvhouse.replayer.stop import Stop
 from kvhouse.replayer.tiering import Tiering
 
 
@@ -45,6 +46,7 @@ def compare(
     timeline: int | None = None,
     on_ended: Callable[[RequestRecord], None] | None = None,
     recorders: Sequence[Recorder | None] | None = None,
+    stop: Stop | None = None,
 ) -> list[ReplayResult]:
     """Drive each setup; see ``Setup.drive``.
 
@@ -54,12 +56,20 @@ def compare(
         timeline: Bins of each timeline.
         on_ended: Called for each request that ended.
         recorders: What gathers a picture of each drive.
+        stop: Ends it early.
+
+    Returns:
+        A result for each; fewer, and the last of them partial, where ``stop`` was asked for.
 
     Raises:
         KvhouseError: One of them is impossible.
     """
-    recorders = recorders or [None] * len(setups)
-    return [
-        setup.drive(slo=slo, timeline=timeline, on_ended=on_ended, recorder=recorder)
-        for setup, recorder in zip(setups, recorders, strict=True)
-    ]
+    results: list[ReplayResult] = []
+    for setup, recorder in zip(setups, recorders or [None] * len(setups), strict=True):
+        if results and stop and stop.asked:
+            stop.cut_short = True
+            break
+        results.append(
+            setup.drive(slo=slo, timeline=timeline, on_ended=on_ended, recorder=recorder, stop=stop)
+        )
+    return results

@@ -19,6 +19,7 @@ from kvhouse.replayer.leaping import Leap, leap_of
 from kvhouse.replayer.live import Live
 from kvhouse.replayer.recorder import Recorder
 from kvhouse.replayer.records import DriveLog, RequestRecord
+from kvhouse.replayer.stop import Stop
 from kvhouse.replayer.traces import TraceRequest
 
 
@@ -35,6 +36,7 @@ def drive(
     guard: Guard | None = None,
     recorder: Recorder | None = None,
     keep: bool = True,
+    stop: Stop | None = None,
 ) -> DriveLog:
     """Lead ``arrivals`` through ``scheduler`` until all have finished or were rejected.
 
@@ -56,6 +58,7 @@ def drive(
         guard: Looks at every step.
         recorder: Looks at the pool now and then, for a picture.
         keep: Whether the log keeps its intervals, and not only what they come to.
+        stop: Looked at between events; once it is asked for, the log ends there.
     """
     state = _Drive(scheduler, executor, arrivals, Reporter(on_event), Intervals(keep=keep))
     state.keys = keys or state.keys
@@ -67,13 +70,16 @@ def drive(
     leap = None
     if on_plan is None:
         leap = leap_of(scheduler, executor, state.intervals, guard)
-    while True:
+    stop = stop or Stop()
+    while not stop.asked:
         state.submit_arrived()
         if scheduler.has_work:
             if leap is None or not state.take_stretch(leap):
                 state.take_step()
         elif not state.wait():
             break
+    else:
+        stop.cut_short = state.break_off(leap)
     if leap:
         leap.settle()
     return state.log
@@ -146,6 +152,14 @@ class _Drive:
             self._pass_time(until - self.now, self.scheduler.ledger())
             self.now = until  # exactly, so that the next arrival is due
         return True
+
+    def break_off(self, leap: Leap | None) -> bool:
+        """Note what is under way; whether anything is, or is still to come."""
+        if leap:
+            leap.leave()
+        self.log.unfinished = [live.break_off() for live in self._live.values()]
+        coming = self.arrivals.next_moment(self.step, self.now) is not None
+        return bool(self.log.unfinished) or coming
 
     def take_step(self) -> None:
         """Plan a step, have it executed, advance the clock and take in what it gave."""
@@ -252,9 +266,7 @@ class _Drive:
         live.leave(request.computed)
         record = live.record
         record.finished = self.now
-        record.generated = request.generated
-        record.preemptions = request.preemptions
-        record.taken_up, record.loaded = request.reused, request.loaded
+        live.note()
         self.report.finished(record, step, self.now)
         self.on_ended(record)
 

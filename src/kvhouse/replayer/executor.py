@@ -24,8 +24,10 @@ class LeapingExecutor(Executor, Protocol):
         """Whether it can tell; otherwise ``line`` must not be called."""
         ...
 
-    def line(self, decoding: int, before: int, rows: Sequence[PlainRow]) -> Line:
-        """The times of a stretch's steps, one after the other; see ``Stretch``."""
+    def line(
+        self, decoding: int, before: int, rows: Sequence[PlainRow], *, going_on: bool = False
+    ) -> Line:
+        """The times of a stretch's steps, one after the other; see ``Roofline.line``."""
         ...
 
     def look_at(self, stretches: Stretches) -> None:

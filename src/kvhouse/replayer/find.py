@@ -18,63 +18,26 @@ from kvhouse.core.request import Request
 from kvhouse.errors import KvhouseError
 from kvhouse.replayer.records import RequestRecord
 from kvhouse.replayer.results import ReplayResult
+from kvhouse.replayer.search import DEFAULT_SHARE, Goal, Probe, Search, SearchStopped
 from kvhouse.replayer.setup import Setup
-from kvhouse.replayer.slo import SLO
+from kvhouse.replayer.stop import Stop
 from kvhouse.replayer.trace_table import TraceTable
 
-#: Share of the requests that must meet the SLO, where nothing else is said.
-DEFAULT_SHARE = 0.99
+__all__ = [
+    "DEFAULT_SHARE",
+    "Found",
+    "Goal",
+    "Probe",
+    "SearchStopped",
+    "find_max_rate",
+    "find_min_memory",
+]
 
 #: The rate is found within this factor.
 RATE_STEP = 1.01
 
 #: Rates are tried between the trace's own over this and times this.
 MOST_FACTOR = 2.0**20
-
-
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """What a setting must reach.
-
-    Attributes:
-        slo: What requests must meet; without one, no request may be rejected or preempted.
-        share: How many of them must.
-
-    Raises:
-        KvhouseError: ``share`` is not in (0, 1].
-    """
-
-    slo: SLO | None
-    share: float = DEFAULT_SHARE
-
-    def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise KvhouseError(f"SLO share {self.share}: give a share above 0 and up to 1")
-
-    def reached(self, result: ReplayResult) -> bool:
-        """Whether a replay reached it."""
-        if result.goodput is None:
-            return not result.rejections and not result.preemptions
-        return result.goodput.share >= self.share
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """One replay of a search.
-
-    Attributes:
-        value: The factor on the rate, or the blocks of the pool.
-        holds: Whether the goal was reached.
-        share: Share of the requests that met the SLO; None without one.
-        rejections: Requests that could never fit.
-        preemptions: How often a request lost its memory.
-    """
-
-    value: float
-    holds: bool
-    share: float | None
-    rejections: int
-    preemptions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +54,7 @@ class Found:
         bounded: Whether a setting beyond ``value`` was tried and failed. If not, the goal was
             reached at every setting that is tried at all.
         goal: What was asked.
+        partial: Whether it was told to stop before it was done; there may be a better setting.
         probes: Every replay, in order.
         result: The figures at ``value``.
     """
@@ -102,6 +66,7 @@ class Found:
     pool_bytes: int
     bounded: bool
     goal: Goal
+    partial: bool
     probes: tuple[Probe, ...]
     result: ReplayResult
 
@@ -110,32 +75,12 @@ class Found:
         return asdict(self)
 
 
-class _Search:
-    """Replays of one setup, remembered."""
-
-    def __init__(
-        self,
-        at: Callable[[float], Setup],
-        goal: Goal,
-        on_ended: Callable[[RequestRecord], None] | None,
-    ) -> None:
-        self._at, self._goal, self._on_ended = at, goal, on_ended
-        self.probes: list[Probe] = []
-        self.best: ReplayResult | None = None
-
-    def holds(self, value: float) -> bool:
-        """Replay at ``value``; the latest result that held is kept."""
-        result = self._at(value).drive(slo=self._goal.slo, on_ended=self._on_ended)
-        holds = self._goal.reached(result)
-        share = result.goodput.share if result.goodput else None
-        self.probes.append(Probe(value, holds, share, len(result.rejections), result.preemptions))
-        if holds:
-            self.best = result
-        return holds
-
-
 def find_max_rate(
-    setup: Setup, goal: Goal, *, on_ended: Callable[[RequestRecord], None] | None = None
+    setup: Setup,
+    goal: Goal,
+    *,
+    on_ended: Callable[[RequestRecord], None] | None = None,
+    stop: Stop | None = None,
 ) -> Found:
     """The largest factor on the trace's rate of arrivals at which the goal is reached.
 
@@ -146,17 +91,60 @@ def find_max_rate(
         setup: What is replayed; its trace's arrivals are divided by the factor.
         goal: With an SLO.
         on_ended: Called for each request of each replay.
+        stop: Ends it early, with the best so far.
 
     Raises:
         KvhouseError: No SLO, no rate to change, or the goal is missed however slowly requests come.
+        SearchStopped: It was told to stop too early to say anything.
     """
     if goal.slo is None:
         raise KvhouseError("a largest rate needs an SLO: say what requests must meet")
-    arrivals = [request.arrival for request in setup.trace.requests]
-    span = max(arrivals, default=0.0) - min(arrivals, default=0.0)
-    if setup.as_backlog or not span:
+    own = TraceTable(setup.trace.requests).rate
+    if setup.as_backlog or own is None:
         raise KvhouseError("all requests arrive at once: there is no rate to change")
-    search = _Search(lambda factor: _at_rate(setup, factor), goal, on_ended)
+    search = Search(lambda factor: at_rate(setup, factor), goal, on_ended, stop)
+    with search.until_stopped():
+        _find_factor(search)
+    return _found("max-rate", "factor", own, goal, search)
+
+
+def find_min_memory(
+    setup: Setup,
+    goal: Goal,
+    *,
+    on_ended: Callable[[RequestRecord], None] | None = None,
+    stop: Stop | None = None,
+) -> Found:
+    """The fewest blocks with which the goal is reached.
+
+    It begins with the blocks of the largest request, doubles until the goal is reached, and
+    bisects between that and the last failure (or no block at all) to the very block.
+
+    Args:
+        setup: What is replayed; its pool is replaced.
+        goal: What a pool must reach.
+        on_ended: Called for each request of each replay.
+        stop: Ends it early, with the best so far.
+
+    Raises:
+        KvhouseError: The goal is missed even where no request ever waits for memory.
+        SearchStopped: It was told to stop too early to say anything.
+    """
+    limit = setup.config.max_length
+    long = sum(one.prompt_tokens + one.output_tokens > limit for one in setup.trace.requests)
+    if long and goal.slo is None:
+        raise KvhouseError(
+            f"{long:,} requests exceed the maximum length of {limit:,} tokens and would be "
+            "rejected however much memory there is: cut them, or raise max_length"
+        )
+    largest, enough = blocks_needed(setup)
+    search = Search(lambda blocks: replace(setup, kv_blocks=int(blocks)), goal, on_ended, stop)
+    with search.until_stopped():
+        _find_blocks(search, largest, enough)
+    return _found("min-memory", "blocks", None, goal, search)
+
+
+def _find_factor(search: Search) -> None:
     low, high = 1.0, 1.0
     if search.holds(1.0):
         while high == low and high < MOST_FACTOR:
@@ -171,39 +159,12 @@ def find_max_rate(
                     "it asks for more than the device can give"
                 )
             high, low = low, low / 2
-    bounded = high > low
     while high > low * RATE_STEP:
         middle = (low + high) / 2
         low, high = (middle, high) if search.holds(middle) else (low, middle)
-    rate = (len(arrivals) - 1) / span * low
-    return _found("max-rate", low, "factor", rate, bounded, goal, search)
 
 
-def find_min_memory(
-    setup: Setup, goal: Goal, *, on_ended: Callable[[RequestRecord], None] | None = None
-) -> Found:
-    """The fewest blocks with which the goal is reached.
-
-    It begins with the blocks of the largest request, doubles until the goal is reached, and
-    bisects between that and the last failure (or no block at all) to the very block.
-
-    Args:
-        setup: What is replayed; its pool is replaced.
-        goal: What a pool must reach.
-        on_ended: Called for each request of each replay.
-
-    Raises:
-        KvhouseError: The goal is missed even where no request ever waits for memory.
-    """
-    limit = setup.config.max_length
-    long = sum(one.prompt_tokens + one.output_tokens > limit for one in setup.trace.requests)
-    if long and goal.slo is None:
-        raise KvhouseError(
-            f"{long:,} requests exceed the maximum length of {limit:,} tokens and would be "
-            "rejected however much memory there is: cut them, or raise max_length"
-        )
-    largest, enough = blocks_needed(setup)
-    search = _Search(lambda blocks: replace(setup, kv_blocks=int(blocks)), goal, on_ended)
+def _find_blocks(search: Search, largest: int, enough: int) -> None:
     low, high = 0, min(largest, enough)
     while not search.holds(high):
         if high >= enough:
@@ -215,10 +176,10 @@ def find_min_memory(
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if search.holds(middle) else (middle, high)
-    return _found("min-memory", high, "blocks", None, low > 0, goal, search)
 
 
-def _at_rate(setup: Setup, factor: float) -> Setup:
+def at_rate(setup: Setup, factor: float) -> Setup:
+    """The same replay with requests that arrive so many times as fast."""
     trace = setup.trace
     selection = replace(trace.selection, scale_rate=trace.selection.scale_rate * factor)
     requests = (replace(one, arrival=one.arrival / factor) for one in trace.requests)
@@ -229,14 +190,16 @@ def blocks_needed(setup: Setup) -> tuple[int, int]:
     """Blocks of the largest request, and blocks with which none ever waits for memory.
 
     Raises:
-        KvhouseError: Every request is longer than the maximum length.
+        KvhouseError: Every request is longer than the maximum length, or the watermark is out of
+            range.
     """
     config = setup.config
     placement = Placement(
         get_policy(setup.policy), setup.layout, config.max_length, config.token_budget, setup.fit
     )
+    placement.held_back(0, setup.watermark)  # which a share of 1 or more would make endless
     needs = []
-    for one in setup.trace.requests:
+    for one in setup.part.requests:
         request = Request(0, one.prompt_tokens, one.output_tokens)
         if one.prompt_tokens + one.output_tokens <= config.max_length:
             needs.append(
@@ -251,23 +214,29 @@ def blocks_needed(setup: Setup) -> tuple[int, int]:
 
 def _found(
     find: Literal["max-rate", "min-memory"],
-    value: float,
     unit: Literal["factor", "blocks"],
     rate: float | None,
-    bounded: bool,
     goal: Goal,
-    search: _Search,
+    search: Search,
 ) -> Found:
-    if search.best is None:
-        raise RuntimeError("a search ended without a result")
+    """What a search found; ``rate`` is that of arrivals at factor 1."""
+    value, best = search.value, search.best
+    if best is None:
+        if not search.stopped:
+            raise RuntimeError("a search ended without a result")
+        tried = ", ".join(f"{probe.value:,.4g}" for probe in search.probes) or "none"
+        raise SearchStopped(f"stopped before any setting held; {unit} tried: {tried}")
+    sign = 1 if unit == "factor" else -1
+    bounded = any(not one.holds and sign * (one.value - value) > 0 for one in search.probes)
     return Found(
         find,
         value,
         unit,
-        rate,
-        search.best.pool.bytes,
+        None if rate is None else rate * value,
+        best.pool.bytes,
         bounded,
         goal,
+        search.stopped,
         tuple(search.probes),
-        search.best,
+        best,
     )

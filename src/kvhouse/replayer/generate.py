@@ -45,6 +45,7 @@ KINDS = {
 _DESCRIPTION = re.compile(rf"({'|'.join(KINDS)})(?::(.*))?", re.DOTALL)
 _CALL = re.compile(r"(\w+)\((.*)\)", re.DOTALL)
 _OUTSIDE_COMMA = re.compile(r",(?![^()]*\))")
+_REQUESTS = re.compile(r"(?:^|,)\s*requests\s*=\s*(\d{1,20})", re.ASCII)
 _MOST_CHARACTERS = 2000
 _MOST_SEED = 2**64 - 1
 
@@ -91,6 +92,14 @@ def generator_of(source: str, read: ReadTrace) -> Generator | None:
     except TraceError as error:
         shown = source if len(source) <= 80 and source.isprintable() else show(source)
         raise TraceError(f"{shown}: {error}") from None
+
+
+def most_requests(source: str, limit: int | None = None) -> int | None:
+    """How many requests a trace can have at most, by ``limit`` and its description; None if any."""
+    match = _DESCRIPTION.fullmatch(source)
+    asked = _REQUESTS.search(match[2] or "") if match else None
+    counts = [limit] if limit is not None else []
+    return min([*counts, int(asked[1])] if asked else counts, default=None)
 
 
 class _Options:

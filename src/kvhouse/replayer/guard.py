@@ -18,13 +18,12 @@ import numpy as np
 
 from kvhouse.core.memory import KVMemory
 from kvhouse.core.step import Executor, StepPlan, StepResult
-from kvhouse.core.stretch import PlainRow
 from kvhouse.core.tiers import Tiers
 from kvhouse.costs import Line, Roofline
 from kvhouse.layout import KVLayout
 from kvhouse.links import Link
 from kvhouse.replayer.executor import LeapingExecutor
-from kvhouse.replayer.stretches import ROW_SUMS, Stretches, places
+from kvhouse.replayer.stretches import CHUNK, ROW_SUMS, Stretches, places
 from kvhouse.spec.model import DTYPE_BYTES
 from kvhouse.spec.reach import Reach
 
@@ -124,7 +123,7 @@ class StepGuard:
         return self._leaping is not None and self._leaping.leaps
 
     @property
-    def line(self) -> Callable[[int, int, Sequence[PlainRow]], Line]:
+    def line(self) -> Callable[..., Line]:
         """Gives the executor's times of a stretch's steps."""
         assert self._leaping is not None, "it has not said that it leaps"
         return self._leaping.line
@@ -140,19 +139,22 @@ class StepGuard:
         whole = [reach for reach in self._pair_flops if reach.kind == "all"]
         entry = float(sum(self._entries[reach] for reach in whole))
         pair = float(sum(self._pair_flops[reach] for reach in whole))
-        names = ("decoding", "later", "before", "written", "tokens", *ROW_SUMS)
-        of = {name: table[name][stretch] for name in names}
-        # Every later step reads what was written before it, and all that run write one token.
-        first, more = later == 0, of["later"]
-        kept = of["written"] + later * more
-        rows = np.where(first, of["decoding"] + of["rows"], more)
-        tokens = np.where(first, of["tokens"], more)
+        names = ("decoding", "later", "before", "written", "tokens", "idle", *CHUNK, *ROW_SUMS)
+        of = {name: np.repeat(table[name], table["steps"]) for name in names}
+        # Every later step reads what was written before it, but for the tokens of the idle.
+        first, more, chunk = later == 0, of["later"], of["chunk"]
+        met = of["written"] - of["idle"] + later * (more + chunk)
+        reached = of["chunk_first"] + later * chunk  # the chunk's last token meets so many
+        met_by_chunk = chunk * reached - (chunk * chunk - chunk) // 2
+        rows = np.where(first, of["decoding"] + of["rows"], more + (chunk > 0))
+        tokens = np.where(first, of["tokens"], more + chunk)
         samples = np.where(first, of["decoding"] + of["samples"], more)
-        met = np.where(first, of["before"] + of["firsts"] + tokens, kept)
         pairs = of["before"] + of["decoding"] + of["products"] + of["pairs"]
+        pairs = np.where(first, pairs, met - reached + met_by_chunk)
+        met = np.where(first, of["before"] + of["firsts"] + tokens, met)
         moved = self._body_bytes + self._state_bytes * rows + entry * met
         flops = 2.0 * (float(self._body) * tokens + float(self._head) * samples)
-        flops += pair * np.where(first, pairs, kept)
+        flops += pair * pairs
         floors = np.maximum(moved / self._bandwidth, flops / self._flop_rate)
         seconds = np.frombuffer(stretches.seconds)
         wrong = np.flatnonzero(~(seconds >= floors * (1 - _ROUNDING)))
@@ -254,10 +256,11 @@ class ResidencyGuard:
         """
         table = stretches.table()
         stretch, later = places(table["steps"])
-        begun, _ = stretches.begun(table, stretch)
+        begun, _ = stretches.begun(table)
         free = table["free"][stretch] - begun * len(self._memory.layout.groups)
         block, total = self._memory.layout.block_bytes, self._memory.total_blocks
-        tokens = table["written"][stretch] + later * table["later"][stretch]
+        more = table["later"] + table["chunk"]
+        tokens = table["written"][stretch] + later * more[stretch]
         held = total - free + table["saved"][stretch]
         wrong = np.flatnonzero((tokens * self._token_bytes > held * block) | (free < 0))
         if len(wrong):
@@ -275,12 +278,13 @@ class ResidencyGuard:
         self._check_tables(step, [table.ids for holding in holdings for table in holding.tables])
 
     def _check_tables(self, step: int, tables: Sequence[Sequence[int]]) -> None:
-        distinct: set[int] = set().union(*tables)
-        total = self._memory.total_blocks
-        if len(distinct) < sum(map(len, tables)) and not self._memory.sharing:
-            raise PhysicsError(f"step {step}: a block lies in two tables")
-        if distinct and not 0 <= min(distinct) <= max(distinct) < total:
+        held = np.fromiter(chain.from_iterable(tables), dtype=np.int64)
+        if not len(held):
+            return
+        if not 0 <= held.min() <= held.max() < self._memory.total_blocks:
             raise PhysicsError(f"step {step}: a table names a block outside the pool")
+        if not self._memory.sharing and len(np.unique(held)) < len(held):
+            raise PhysicsError(f"step {step}: a block lies in two tables")
 
 
 def _no_room(step: int, tokens: int, token_bytes: int, held: int, block: int) -> str:

@@ -228,11 +228,12 @@ def _columns_of(stretches: Stretches, memory: KVMemory) -> Columns:
     ``start`` is the stretch's, and ``later`` says how many of its steps went before.
     """
     layout, table = memory.layout, stretches.table()
-    stretch, later = places(table["steps"])
-    of = {name: table[name][stretch] for name in table if name not in ROW_SUMS}
-    begun, excess = stretches.begun(table, stretch)
+    _, later = places(table["steps"])
+    of = {name: np.repeat(table[name], table["steps"]) for name in table if name not in ROW_SUMS}
+    more = of["later"] + of["chunk"]
+    begun, excess = stretches.begun(table)
     entry, block, slot = layout.bytes_per_token, layout.block_bytes, layout.slot_bytes
-    written = (of["written"] + later * of["later"]) * entry
+    written = (of["written"] + later * more) * entry
     unheld = (of["free"] - begun * len(layout.groups)) * block + slot * of["free_slots"]
     cached = np.zeros(len(stretches), dtype=np.int64)
     if stretches.cached:
@@ -242,11 +243,11 @@ def _columns_of(stretches: Stretches, memory: KVMemory) -> Columns:
     shared, external = of["shared"] * block, of["external"] * block
     return {
         "position": of["position"] + later,
-        "start": np.frombuffer(stretches.starts)[stretch],
+        "start": np.repeat(np.frombuffer(stretches.starts), table["steps"]),
         "later": later,
         "seconds": np.frombuffer(stretches.seconds),
         "index": of["index"] + later,
-        "tokens": np.where(later > 0, of["later"], of["tokens"]),
+        "tokens": np.where(later > 0, more, of["tokens"]),
         "running": of["running"],
         "waiting": of["waiting"],
         "preempted": np.zeros_like(cached),

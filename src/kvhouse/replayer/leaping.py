@@ -53,7 +53,9 @@ class Leap:
             return line.spend(now, until, most)
         seconds, now = line.spend(now, until, 1)
         if now < until:
-            line = self._line(stretch.later, stretch.written, ())
+            going_on = ((stretch.chunk_first, stretch.chunk, False),) if stretch.chunk else ()
+            before = stretch.written - stretch.idle - stretch.chunk_first
+            line = self._line(stretch.later, before, going_on, going_on=True)
             others, now = line.spend(now, until, most - 1)
             seconds += others
         return seconds, now
@@ -75,6 +77,10 @@ class Leap:
         if len(self._stretches.seconds) >= _CHUNK:
             self.settle()
         return finished
+
+    def leave(self) -> None:
+        """Give the scheduler back, as stepping would have left it."""
+        self._leaper.leave()
 
     def settle(self) -> None:
         """Sum up and check what was noted."""

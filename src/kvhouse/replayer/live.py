@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvhouse.core.request import Request
-from kvhouse.replayer.records import RequestRecord
+from kvhouse.core.request import Request, RequestState
+from kvhouse.replayer.records import RequestRecord, Unfinished
 
 
 @dataclass(slots=True)
@@ -41,3 +41,17 @@ class Live:
         self.record.recomputed += max(0, min(computed, self.reached) - self.begun)
         self.reached = max(self.reached, computed)
         self.loaded = self.request.loaded
+
+    def note(self) -> None:
+        """Write down what the scheduler counted."""
+        record, request = self.record, self.request
+        record.generated, record.preemptions = request.generated, request.preemptions
+        record.taken_up, record.loaded = request.reused, request.loaded
+
+    def break_off(self) -> Unfinished:
+        """Take in that the drive ends here."""
+        held = self.request.computed
+        if self.request.state is RequestState.RUNNING:
+            self.leave(held)
+        self.note()
+        return Unfinished(self.record, self.reached, held)

@@ -65,7 +65,7 @@ def look_at(scheduler: Scheduler, blocks: Array, written: Written = written) -> 
         kinds[memory.sharing.pool.content_ids()] = CACHED  # what is held is painted over
     _paint(memory, scheduler.running, written, kinds, owners)
     if memory.sharing and any(memory.sharing.pool.shared_blocks):
-        kinds[np.array(memory.sharing.pool.references) > 1] = SHARED
+        kinds[memory.sharing.pool.shared_ids()] = SHARED
     counts = np.bincount(kinds, minlength=len(LEDGER_CLASSES))
     return Sight(owners[blocks], kinds[blocks], counts)
 
@@ -96,9 +96,10 @@ def _parts(
     if group.reach.kind == "another":
         return 0, held, 0, 0
     size = group.block_size
-    needed = min(max(-(-tokens // size) - first, 0), held)
+    oldest = group.reach.first(request.computed)
+    # At the start of a chunk nothing is needed, not even in a block that is begun.
+    end = -(-tokens // size) if oldest < tokens else oldest // size
+    needed = min(max(end - first, 0), held)
     fillable = min(max(-(-request.most_slots // size) - first, needed), held)
-    passed = 0
-    if group.reach.tokens:
-        passed = min(max(group.first_block(request.computed) - first, 0), needed)
+    passed = min(max(oldest // size - first, 0), needed)
     return passed, needed - passed, fillable - needed, held - fillable

@@ -82,6 +82,21 @@ class RequestRecord:
         return moment - self.arrival
 
 
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A request that was under way when a drive ended early.
+
+    Attributes:
+        record: What became of it so far.
+        reached: The most tokens that it ever had in the pool.
+        held: Tokens that it has there.
+    """
+
+    record: RequestRecord
+    reached: int
+    held: int
+
+
 @dataclass(slots=True)
 class DriveLog:
     """Everything a drive saw.
@@ -93,6 +108,7 @@ class DriveLog:
         sampled: Tokens that steps gave.
         refusals: How often the head of the queue was refused memory, by reason; a refusal that
             lasts for many steps counts once.
+        unfinished: What a drive left that ended early.
     """
 
     timing: str
@@ -100,3 +116,4 @@ class DriveLog:
     intervals: Sequence[Interval] = field(default_factory=Intervals)
     sampled: int = 0
     refusals: Counter[str] = field(default_factory=Counter)
+    unfinished: list[Unfinished] = field(default_factory=list)

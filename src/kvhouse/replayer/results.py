@@ -132,7 +132,8 @@ class ReplayResult:
         scenario: The traffic and the limits.
         timing: What the times are: ``modelled`` (a roofline floor) or ``measured``.
         pool: The pool.
-        submitted: Requests that arrived; finished ones and rejections add up to it.
+        submitted: Requests that arrived; finished ones and rejections add up to it, unless the
+            drive ended early.
         finished: Requests that got all their tokens.
         rejections: Requests that could never fit.
         prompt_tokens: Prompt tokens of the finished requests.
@@ -193,6 +194,16 @@ class ReplayResult:
     tiers: TierHits | None
     ledger: LedgerSummary
     timeline: Timeline | None
+
+    @property
+    def partial(self) -> bool:
+        """Whether the drive ended early; its figures are those of what had ended by then.
+
+        Only ``computed_tokens`` and ``preemptions`` count requests under way too, as does what is
+        looked at over time.
+        """
+        asked = self.scenario.get("requests", self.submitted)
+        return bool(self.finished + len(self.rejections) < asked)
 
     def to_dict(self) -> dict[str, Any]:
         """The same keys, nested, as plain values; a distribution of nothing is None."""

@@ -24,6 +24,7 @@ from kvhouse.replayer.recorder import Recorder
 from kvhouse.replayer.records import RequestRecord
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.slo import SLO
+from kvhouse.replayer.stop import Stop
 from kvhouse.replayer.summary import summarise
 from kvhouse.replayer.tiering import LinkedTier
 from kvhouse.replayer.traces import Trace, TraceRequest
@@ -117,6 +118,7 @@ class Scenario:
         on_ended: Callable[[RequestRecord], None] | None = None,
         on_plan: Callable[[StepPlan], None] | None = None,
         on_event: Callable[[Event], None] | None = None,
+        stop: Stop | None = None,
         recorder: Recorder | None = None,
     ) -> ReplayResult:
         """Lead the traffic through a fresh scheduler.
@@ -129,6 +131,7 @@ class Scenario:
             on_ended: For each request that ended.
             on_plan: For each step.
             on_event: For everything that happens to a request.
+            stop: Ends it early, and the result is partial.
             recorder: Gathers what a picture needs.
 
         Raises:
@@ -155,6 +158,7 @@ class Scenario:
             on_ended=on_ended,
             on_plan=on_plan,
             on_event=on_event,
+            stop=stop,
             guard=ResidencyGuard(memory),
             recorder=recorder,
             keep=timeline is not None or recorder is not None,

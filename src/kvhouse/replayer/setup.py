@@ -23,6 +23,7 @@ from kvhouse.replayer.records import RequestRecord
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.scenario import Scenario
 from kvhouse.replayer.slo import SLO
+from kvhouse.replayer.stop import Stop
 from kvhouse.replayer.tiering import Tiering, rule_of
 from kvhouse.replayer.traces import Trace
 from kvhouse.spec.model import ModelSpec
@@ -155,11 +156,12 @@ class Setup:
 
     def recorder(self) -> Recorder:
         """What gathers a picture of one drive."""
-        requests = self.trace.requests
+        part = self.part
+        requests = part.requests
         if not requests or not self.as_backlog:
             return Recorder(requests[-1].arrival if requests else 0.0)
         # Half of what it takes to compute all tokens, since some may be found or refused.
-        tokens, step = self.trace.mean_tokens * len(requests), self.token_budget
+        tokens, step = part.mean_tokens * len(requests), self.token_budget
         return Recorder(self.roofline.chunk(0, step).seconds * tokens / step / 2)
 
     def drive(
@@ -170,6 +172,7 @@ class Setup:
         on_ended: Callable[[RequestRecord], None] | None = None,
         on_plan: Callable[[StepPlan], None] | None = None,
         on_event: Callable[[Event], None] | None = None,
+        stop: Stop | None = None,
         recorder: Recorder | None = None,
     ) -> ReplayResult:
         """Replay it; see ``Scenario.drive``.
@@ -190,5 +193,6 @@ class Setup:
             on_ended=on_ended,
             on_plan=on_plan,
             on_event=on_event,
+            stop=stop,
             recorder=recorder,
         )

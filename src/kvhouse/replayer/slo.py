@@ -54,7 +54,7 @@ class Goodput:
     Attributes:
         slo: What was asked.
         requests: Requests that met all of it.
-        share: Of the requests submitted, rejected ones included; 0 of none.
+        share: Of the requests that ended, rejected ones included; 0 of none.
         requests_per_second: Over the makespan.
     """
 
@@ -65,7 +65,7 @@ class Goodput:
 
     @classmethod
     def of(cls, slo: SLO, records: Sequence[RequestRecord], seconds: float) -> Goodput:
-        """Of all requests submitted in ``seconds``."""
+        """Of all requests that ended in ``seconds``."""
         met = sum(slo.met_by(record) for record in records)
         return cls(
             slo,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -15,22 +16,16 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 #: their first positions and of tokens times first position, and the pairs of each new token with
 #: those of its row up to itself.
 ROW_SUMS = ("rows", "samples", "firsts", "products", "pairs")
+#: The prompt that goes on in the later steps.
+CHUNK = ("chunk", "chunk_first")
 #: What is kept of a stretch, in this order; see ``Stretch``.
-_COLUMNS = (
-    *("position", "steps", "index", "decoding", "later", "before", "written", "tokens"),
-    *(
-        "running",
-        "waiting",
-        "free",
-        "room",
-        "free_slots",
-        "external",
-        "shared",
-        "saved",
-        "in_shared",
-    ),
-    *ROW_SUMS,
+_STATED = (
+    *("index", "decoding", "later", "before", "written", "tokens", "idle", *CHUNK),
+    *("running", "waiting", "free", "room", "free_slots"),
+    *("external", "shared", "saved", "in_shared"),
 )
+_COLUMNS = ("position", "steps", *_STATED, *ROW_SUMS)
+_PLAIN = attrgetter(*_STATED)
 _NO_ROWS = (0, 0, 0, 0, 0)
 
 
@@ -61,35 +56,29 @@ class Stretches:
             start: The clock before it.
             seconds: How long each step took.
         """
+        steps = len(seconds)
         self.starts.append(start)
         self._begun.append(0)
-        self._begun.extend(stretch.begun)
+        if steps > 1:
+            self._begun.extend(stretch.begun)
+            for later, tokens in stretch.excess:
+                self._excess.extend((len(self.seconds) + later + 1, tokens))
         if stretch.cached:
             self.cached.extend(stretch.cached)
-        for later, tokens in stretch.excess:
-            self._excess.extend((len(self.seconds) + later + 1, tokens))
         self.seconds.extend(seconds)
-        self._noted.extend(
-            (
-                *(position, len(seconds), stretch.index, stretch.decoding, stretch.later),
-                *(stretch.before, stretch.written, stretch.tokens, stretch.running),
-                *(stretch.waiting, stretch.free, stretch.room, stretch.free_slots),
-                *(stretch.external, stretch.shared, stretch.saved, stretch.in_shared),
-                *(_sums(stretch) if stretch.rows else _NO_ROWS),
-            )
-        )
+        sums = _sums(stretch) if stretch.rows else _NO_ROWS
+        self._noted.extend((position, steps, *_PLAIN(stretch), *sums))
 
     def table(self) -> dict[str, Ints]:
         """What was noted of each stretch, by name."""
         whole = np.frombuffer(self._noted, dtype=np.int64).reshape(-1, len(_COLUMNS))
         return dict(zip(_COLUMNS, whole.T, strict=True))
 
-    def begun(self, table: dict[str, Ints], stretch: Ints) -> tuple[Ints, Ints]:
+    def begun(self, table: dict[str, Ints]) -> tuple[Ints, Ints]:
         """For each step, what requests have taken since its stretch's first.
 
         Args:
             table: What was noted of each stretch.
-            stretch: The stretch of each step.
 
         Returns:
             How many requests took a block in each group, and the tokens of last blocks among
@@ -98,7 +87,7 @@ class Stretches:
         excess = np.zeros(len(self), dtype=np.int64)
         sparse = np.frombuffer(self._excess, dtype=np.int64).reshape(-1, 2)
         np.add.at(excess, sparse[:, 0], sparse[:, 1])
-        first = (np.cumsum(table["steps"]) - table["steps"])[stretch]
+        first = np.repeat(np.cumsum(table["steps"]) - table["steps"], table["steps"])
         sums = (np.cumsum(column) for column in (np.frombuffer(self._begun, np.int64), excess))
         # Nothing counts in a stretch's first step itself.
         requests, tokens = (total - total[first] for total in sums)
@@ -107,8 +96,8 @@ class Stretches:
 
 def places(steps: Ints) -> tuple[Ints, Ints]:
     """For each step of stretches of so many steps: its stretch, and how many went before in it."""
-    stretch = np.repeat(np.arange(len(steps)), steps)
-    return stretch, np.arange(len(stretch)) - (np.cumsum(steps) - steps)[stretch]
+    begun = np.repeat(np.cumsum(steps) - steps, steps)
+    return np.repeat(np.arange(len(steps)), steps), np.arange(len(begun)) - begun
 
 
 def _sums(stretch: Stretch) -> tuple[int, int, int, int, int]:

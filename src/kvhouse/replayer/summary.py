@@ -31,7 +31,7 @@ def summarise(
     slo: SLO | None = None,
     timeline: int | None = None,
 ) -> ReplayResult:
-    """Sum up a finished drive over ``memory``.
+    """Sum up a drive over ``memory``: what ended of it, where it was ended early.
 
     Args:
         log: What the drive saw.
@@ -50,6 +50,9 @@ def summarise(
         for record in log.requests
         if record.rejection is not None
     )
+    ended = log.requests
+    if log.unfinished:
+        ended = [one for one in ended if one.finished is not None or one.rejection is not None]
     intervals = Intervals.of(log.intervals)
     _check_conservation(log, intervals.tokens, finished, len(rejections))
     output_tokens = sum(record.generated for record in finished)
@@ -80,7 +83,7 @@ def summarise(
             [span for span in (r.per_token_seconds for r in finished) if span is not None]
         ),
         latency_seconds=Distribution.of([record.latency_seconds for record in finished]),
-        goodput=Goodput.of(slo, log.requests, makespan) if slo else None,
+        goodput=Goodput.of(slo, ended, makespan) if slo else None,
         refusals=_refusals(log, intervals),
         prefix=_prefix(intervals, finished, memory) if memory.shares else None,
         tiers=TierHits.of(finished, memory.tiers, memory.layout.block_bytes)
@@ -97,28 +100,32 @@ def _check_conservation(
     """Every request has ended, and every token was computed once, found, or computed again.
 
     So, too, what came into the pool (computed, taken up, loaded) is what left it (with requests
-    that finished, or lost in preemptions).
+    that finished, or lost in preemptions) or is still there.
     """
-    if len(finished) + rejected != len(log.requests):
+    left = log.unfinished
+    if len(finished) + rejected + len(left) != len(log.requests):
         raise RuntimeError("requests were lost: finished and rejected ones do not add up")
-    generated = sum(record.generated for record in finished)
+    # The last token of a request is sampled but never computed.
+    ended = sum(record.prompt_tokens + record.generated - 1 for record in finished)
+    needed = ended + sum(one.reached for one in left)
+    held = ended + sum(one.held for one in left)
+    served = [*finished, *(one.record for one in left)]
+    generated = sum(record.generated for record in served)
     if generated != log.sampled:
         raise RuntimeError(f"tokens were lost: {log.sampled} sampled, {generated} given out")
-    # The last token of a request is sampled but never computed.
-    needed = sum(record.prompt_tokens + record.generated - 1 for record in finished)
-    reused = sum(record.reused for record in finished)
-    recomputed = sum(record.recomputed for record in finished)
+    reused = sum(record.reused for record in served)
+    recomputed = sum(record.recomputed for record in served)
     if computed != needed - reused + recomputed:
         raise RuntimeError(
             f"tokens were lost: {computed} computed where {needed} were needed, {reused} found "
             f"and {recomputed} computed again"
         )
-    there = sum(record.taken_up + record.loaded for record in finished)
-    lost = sum(record.lost for record in finished)
-    if computed + there != needed + lost:
+    there = sum(record.taken_up + record.loaded for record in served)
+    lost = sum(record.lost for record in served)
+    if computed + there != held + lost:
         raise RuntimeError(
             f"tokens were lost: {computed} computed and {there} taken up or loaded, where "
-            f"{needed} were needed and {lost} lost in preemptions"
+            f"{held} were needed and {lost} lost in preemptions"
         )
 
 

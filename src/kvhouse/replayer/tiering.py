@@ -69,6 +69,7 @@ class Tiering:
         """
         if not (math.isfinite(self.latency) and self.latency >= 0):
             raise KvhouseError(f"a link latency of {self.latency} s: give 0 or more seconds")
+        TierConfig("host", 1, self.replacement, self.write)  # refused without a tier as well
         tiers: list[LinkedTier] = []
         host_link = device.host_link if self.host_link is None else self.host_link
         for name, memory, given, rate in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
@@ -14,21 +15,21 @@ class _Names:
 
     def __init__(self) -> None:
         self.numbers = array("i")
-        self._texts: list[str] = []
+        self.texts: list[str] = []
         self._number_of: dict[str, int] = {}
 
     def append(self, text: str | None) -> None:
         if text is None:
             self.numbers.append(-1)
             return
-        number = self._number_of.setdefault(text, len(self._texts))
-        if number == len(self._texts):
-            self._texts.append(text)
+        number = self._number_of.setdefault(text, len(self.texts))
+        if number == len(self.texts):
+            self.texts.append(text)
         self.numbers.append(number)
 
     def __getitem__(self, index: int) -> str | None:
         number = self.numbers[index]
-        return None if number < 0 else self._texts[number]
+        return None if number < 0 else self.texts[number]
 
 
 class TraceTable(Sequence[TraceRequest]):
@@ -105,6 +106,26 @@ class TraceTable(Sequence[TraceRequest]):
         if not isinstance(other, TraceTable | tuple | list):
             return NotImplemented
         return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    @property
+    def rate(self) -> float | None:
+        """Arrivals per second, between the first and the last; None where all come at once."""
+        if not self._arrival or (span := max(self._arrival) - min(self._arrival)) == 0:
+            return None
+        return (len(self) - 1) / span
+
+    def digest(self) -> str:
+        """A hash of all requests, in hexadecimal; the same on machines of one kind."""
+        digest = hashlib.sha256()
+        for name in self.__dict__:
+            column = getattr(self, name)
+            if isinstance(column, _Names):
+                digest.update(repr(column.texts).encode())
+                column = column.numbers
+            if isinstance(column, array):
+                digest.update(f"{name} {column.typecode} {len(column)};".encode())
+                digest.update(column.tobytes())
+        return digest.hexdigest()
 
     def __hash__(self) -> int:
         return hash(tuple(self))  # as an equal tuple has

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -150,6 +150,7 @@ def read_trace(
     duration: float | None = None,
     sample: float = 1.0,
     seed: int = 0,
+    on_read: Callable[[TraceRequest], None] | None = None,
 ) -> Trace:
     """Read a trace into memory: about 60 bytes a request, and 8 for each of its hash ids.
 
@@ -165,6 +166,7 @@ def read_trace(
         duration: Seconds of the trace to take.
         sample: The share of requests to take.
         seed: Decides which these are.
+        on_read: Called for each request.
 
     Raises:
         TraceError: The trace cannot be read or holds no request, or an option is out of range;
@@ -181,8 +183,17 @@ def read_trace(
         max_length=max_length,
     )
     stream = TraceStream(source, selection)
-    table = TraceTable(stream)
+    table = TraceTable(stream if on_read is None else told(stream, on_read))
     return Trace(str(source), table, selection, stream.tally.cut, stream.tally.skipped)
+
+
+def told(
+    requests: Iterable[TraceRequest], on_read: Callable[[TraceRequest], None]
+) -> Iterator[TraceRequest]:
+    """The requests; ``on_read`` is told of each as it passes."""
+    for request in requests:
+        on_read(request)
+        yield request
 
 
 def _lines(

@@ -16,7 +16,7 @@ from kvhouse.spec.layers import (
 )
 from kvhouse.spec.model import DTYPE_BYTES, NO_LIMIT, ModelSpec
 from kvhouse.spec.packaged import find_gguf
-from kvhouse.spec.resolve import catalogue, load
+from kvhouse.spec.resolve import catalogue, hub_name, load
 from kvhouse.spec.weight_formats import WEIGHT_FORMATS, Storage, WeightFormat
 
 __all__ = [
@@ -41,5 +41,6 @@ __all__ = [
     "catalogue",
     "describe",
     "find_gguf",
+    "hub_name",
     "load",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvhouse.spec.config import Config
+from kvhouse.spec.config import MOST_LAYERS, Config
 from kvhouse.spec.foreign import LATENT
 from kvhouse.spec.layers import (
     ChunkedAttention,
@@ -126,9 +126,15 @@ def _gemma4(config: Config, index: int, slides: bool, kv: int) -> tuple[int, int
 
 
 def layer_config(config: Config, index: int) -> Config | None:
-    """What ``per_layer_config`` says of one layer; None where it says nothing."""
+    """What ``per_layer_config`` says of one layer; None where it says nothing.
+
+    Transformers writes the layers' numbers with zeros in front, all equally long.
+    """
     inner = config.inner("per_layer_config")
-    return inner.inner(str(index)) if inner else None
+    if inner is None:
+        return None
+    names = (str(index).zfill(digits) for digits in range(1, len(str(MOST_LAYERS)) + 1))
+    return next((inner.inner(name) for name in names if inner.states(name)), None)
 
 
 def _latent(config: Config, index: int, window: int | None) -> LatentAttention:

@@ -46,6 +46,21 @@ def load(source: str | Path) -> ModelSpec:
         from kvhouse.spec.hf_config import read_config
 
         return read_config(entry["config"], source, f"catalogue entry {source!r}")
+    name = hub_name(source)
+    if name is None:
+        return _load_path(source)
+    return _load_hub(name) if source.startswith(_HUB) else _load_hub_or_path(source)
+
+
+def hub_name(source: str) -> str | None:
+    """The model of the Hugging Face Hub that a source of ``load`` means, without ``hf:``.
+
+    Returns:
+        ``org/name`` with a GGUF file and a revision where given; None where another is meant.
+
+    Raises:
+        SpecError: It begins with ``hf:`` and is no name of the hub.
+    """
     if source.startswith(_HUB):
         name = source.removeprefix(_HUB)
         if not _HUB_ID.fullmatch(name):
@@ -53,10 +68,10 @@ def load(source: str | Path) -> ModelSpec:
                 f"{show(source)}: not a model of the hub: write hf:org/name or "
                 "hf:org/name/FILE.gguf, either with @revision at the end"
             )
-        return _load_hub(name)
-    if _may_be_hub_name(source) and not Path(source).exists():
-        return _load_hub_or_path(source)
-    return _load_path(source)
+        return name
+    if source in read_catalogue() or not _may_be_hub_name(source) or Path(source).exists():
+        return None
+    return source
 
 
 def catalogue() -> tuple[str, ...]:

@@ -27,7 +27,9 @@ def show_found(console: Console, title: str, found: Found) -> None:
     console.print(_answer(found), style="bold")
     if found.requests_per_second is not None:
         console.print("A longer trace gives queues more time to grow, and may sustain less.")
-    if not found.bounded:
+    if found.partial:
+        console.print("The search was ended early: there may be a better one.", style="yellow")
+    elif not found.bounded:
         console.print("It held at every setting that is tried at all.", style="yellow")
     show_results(console, f"At {_value(found, found.value)} ({found.unit})", [found.result])
 

@@ -103,9 +103,7 @@ def _with_a_palette(content: BytesIO) -> bytes:
 def _title(picture: Picture) -> str:
     result = picture.drives[0].result
     # A dollar sign in a name would begin a formula.
-    trace, model, device = (
-        name.replace("$", r"\$") for name in (picture.trace, picture.model, picture.device)
-    )
+    trace, model, device = (name.replace("$", r"\$") for name in picture.names)
     return (
         f"{result.submitted:,} requests of {trace}\n{model} on {device}, pool of "
         f"{size_text(result.pool.bytes)}; times {picture.timing}, bytes and requests counted"
@@ -138,6 +136,9 @@ def _draw_drive(part: SubFigure, drive: Drive, picture: Picture) -> None:
     if end < 0.9 * picture.end:
         top.text(end, blocks / 2, f"  all done at {seconds_text(end)}", in_layout=False)
     _draw_ledger(below, drive)
+    _count_in_whole(top)
+    if not rows:
+        top.set_yticks([])
     below.set_xlim(0, picture.end or 1)
     below.set_xlabel(f"time, s ({result.timing})")
 
@@ -147,14 +148,16 @@ def _draw_ledger(axes: Axes, drive: Drive) -> None:
     shown = [name for name in LEDGER_CLASSES if any(timeline.ledger[name])]
     edges = np.arange(len(timeline.running) + 1) * timeline.bin_seconds
     below = np.zeros(len(edges))
+    size = drive.result.pool.bytes
+    unit, unit_name = (GIB, "GiB") if size >= GIB else (2**20, "MiB")
     for name in shown:
-        values = np.array(timeline.ledger[name]) / GIB
+        values = np.array(timeline.ledger[name]) / unit
         above = below + np.append(values, values[-1:])
         label, colour = names[name], LIGHT[name]
         axes.fill_between(edges, below, above, step="post", color=colour, lw=0, label=label)
         below = above
-    axes.set_ylabel("GiB")
-    axes.set_ylim(0, drive.result.pool.bytes / GIB)
+    axes.set_ylabel(unit_name)
+    axes.set_ylim(0, size / unit)
     axes.set_title("Where the bytes were")
     if shown:
         axes.legend(loc="upper left", bbox_to_anchor=(0, -0.3), ncols=3, fontsize=8, frameon=False)
@@ -177,6 +180,7 @@ def _draw_times(part: SubFigure, picture: Picture) -> None:
         for place, drive in enumerate(picture.drives):
             values = drive.recording.curves[name].quantiles
             axes.plot(values, np.linspace(0, 100, len(values)), **_line(place), label=drive.name)
+        axes.set_ylim(0, 105)
     for axes, (name, title) in zip(others, counts.items(), strict=True):
         axes.set_title(title)
         axes.set_xlabel(f"time, s ({picture.timing})")
@@ -184,10 +188,20 @@ def _draw_times(part: SubFigure, picture: Picture) -> None:
             timeline = drive.recording.timeline
             middles = (np.arange(len(timeline.running)) + 0.5) * timeline.bin_seconds
             axes.plot(middles, getattr(timeline, name), **_line(place))
+        most = max(max(getattr(d.recording.timeline, name), default=0) for d in picture.drives)
+        axes.set_ylim(0, 1.05 * max(1, most))
+        _count_in_whole(axes)
     for axes in places:
         axes.grid(axis="y", color=LIGHT["line"], lw=0.6)
     if len(picture.drives) > 1:
         charts[0].legend(fontsize=8, frameon=False)
+
+
+def _count_in_whole(axes: Axes) -> None:
+    """Let no tick stand for a part of what is counted."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.yaxis.set_major_locator(MaxNLocator("auto", integer=True))
 
 
 def _show_seconds(axes: Axes, curves: list[Curve]) -> None:
@@ -196,8 +210,9 @@ def _show_seconds(axes: Axes, curves: list[Curve]) -> None:
 
     values = [value for curve in curves for value in curve.quantiles if value > 0] or [1.0]
     decades = math.log10(max(values) / min(values))
-    steps = (1.0,) if decades > 1.9 else (1.0, 3.0) if decades > 1 else (1.0, 2.0, 5.0)
+    steps = (1.0,) if decades > 1.4 else (1.0, 3.0) if decades > 0.6 else (1.0, 2.0, 5.0)
     axes.set_xscale("log")
+    axes.tick_params(axis="x", labelsize=7.5)
     axes.xaxis.set_major_locator(LogLocator(subs=steps))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: seconds_text(value)))
     axes.xaxis.set_minor_formatter(NullFormatter())

@@ -9,6 +9,7 @@ from kvhouse.layout import KVLayout
 from kvhouse.replayer.recorder import Recording
 from kvhouse.replayer.results import Distribution, ReplayResult
 from kvhouse.views.replay import head
+from kvhouse.views.tables import visible
 
 GIB = 2**30
 
@@ -60,6 +61,11 @@ class Picture:
     device: str
     layout: KVLayout
     drives: Sequence[Drive]
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """Trace, model and device as they are shown, without control characters."""
+        return visible(self.trace), visible(self.model), visible(self.device)
 
     @property
     def end(self) -> float:

@@ -8,9 +8,21 @@ from rich.console import Console
 from rich.padding import Padding
 
 from kvhouse.replayer.remedies import Figures, Report, Row
-from kvhouse.views.tables import table
+from kvhouse.replayer.remedies.limit import MARGIN, LimitName
+from kvhouse.views.tables import table, visible
 
 _MARKS = {"helps": "+", "no difference": "=", "worse": "-"}
+_LIMITS: dict[LimitName, str] = {
+    "arrivals": "arrivals are its limit",
+    "memory": "memory is its limit",
+    "max-running": "--max-running is its limit",
+    "length": "the maximum length is its limit",
+    "device": "the device's speed is its limit",
+}
+_ONLY_SOONER = (
+    "Where a row with = has a gain, no more requests meet the SLO: only the last of the others is "
+    "done sooner."
+)
 
 
 def show_remedies(console: Console, title: str, command: str, report: Report) -> None:
@@ -25,10 +37,14 @@ def show_remedies(console: Console, title: str, command: str, report: Report) ->
     console.print(table(_title(title, report), _columns(report), _rows(report)))
     if report.limit.name == "arrivals":
         _show_text(console, "Gains say how much sooner the last request is done, no more.", ())
-    _show_text(console, "Each row is the base's command with its flags behind it:", [command])
-    _show_text(console, "The base:", report.limit.evidence)
+    elif any(row.effect == "no difference" and (row.gain or 0) > MARGIN for row in report.rows):
+        _show_text(console, _ONLY_SOONER, ())
+    _show_text(console, "Each row is the base's command with its flags behind it:", ())
+    _show_line(console, f"  {command}")
+    _show_text(console, f"The base ({_LIMITS[report.limit.name]}):", report.limit.evidence)
     for row in report.rows:
-        _show_text(console, f"{row.name}: {', '.join(row.flags)}", _rests_on(row))
+        _show_line(console, f"{row.name}: {', '.join(row.flags)}")
+        _show_text(console, None, _rests_on(row))
     for one in report.excluded:
         _show_text(console, f"Not tried: {one.name}: {one.reason}", ())
     _show_text(console, _pairs(report), ())
@@ -90,7 +106,13 @@ def _pairs(report: Report) -> str:
     return f"{tried}{left}{best}."
 
 
-def _show_text(console: Console, head: str, lines: Iterable[str]) -> None:
-    console.print(head, highlight=False, markup=False)
+def _show_line(console: Console, text: str) -> None:
+    """A line to copy, which only the terminal may break."""
+    console.print(visible(text), highlight=False, markup=False, soft_wrap=True)
+
+
+def _show_text(console: Console, head: str | None, lines: Iterable[str]) -> None:
+    if head is not None:
+        console.print(head, highlight=False, markup=False)
     for line in lines:
         console.print(Padding(line, (0, 0, 0, 2)), highlight=False, markup=False)

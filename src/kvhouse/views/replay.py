@@ -33,7 +33,10 @@ def show_results(console: Console, title: str, results: Sequence[ReplayResult]) 
     columns = [_figures(result) for result in results]
     names = dict.fromkeys(name for column in columns for name in column)
     rows = [[name, *(column.get(name, "-") for column in columns)] for name in names]
-    console.print(table(f"{title} (times {timings})", ["", *heads], rows))
+    title = f"{title} (times {timings})"
+    if results[-1].partial:
+        title = f"PARTIAL, ended early: {title}"
+    console.print(table(title, ["", *heads], rows))
     console.print(table("Pool, mean over time", ["", *heads], _ledger_rows(results)))
     show_tiers(console, results)
     for text in dict.fromkeys(ranks_text(result.scenario) for result in results):

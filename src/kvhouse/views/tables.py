@@ -7,6 +7,7 @@ from typing import Literal
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 
 def table(
@@ -15,14 +16,26 @@ def table(
     """A table whose first column names things and whose others hold figures.
 
     The first ``names`` columns hold names that a reader types again, so they are never broken. A
-    figure that is wider than its column is folded: cut short it would be another figure.
+    figure that is wider than its column is folded: cut short it would be another figure. All text
+    stands as it is: brackets in a name are no style, and control characters are shown.
     """
     grid = Table(
-        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
+        title=_plain(title, "bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
     )
     for index, column in enumerate(columns):
         side: Literal["left", "right"] = "left" if index < max(1, names) else "right"
-        grid.add_column(column, justify=side, overflow="fold", no_wrap=index < names)
+        grid.add_column(_plain(column), justify=side, overflow="fold", no_wrap=index < names)
     for row in rows:
-        grid.add_row(*row)
+        grid.add_row(*map(_plain, row))
     return grid
+
+
+def _plain(text: str, style: str = "") -> Text:
+    return Text(visible(text, but="\n"), style)
+
+
+def visible(text: str, *, but: str = "") -> str:
+    """A text with an escape in place of each control character that is not in ``but``."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in but else repr(one)[1:-1] for one in text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.markup import escape
 
 from kvhouse.replayer.describe import Lengths, Repeats, TraceFigures
 from kvhouse.units import seconds_text
@@ -12,7 +11,7 @@ from kvhouse.views.tables import table
 
 def show_trace(console: Console, figures: TraceFigures) -> None:
     """Print what a trace is like, all of it exact."""
-    title = f"{escape(figures.trace)} ({figures.format})"
+    title = f"{figures.trace} ({figures.format})"
     console.print(table(title, ["", ""], _facts(figures).items()))
     columns = ["tokens", "total", "mean", "p50", "p90", "p99", "max"]
     rows = [

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import torch
 
+from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.packed import PackedStep
 
 
@@ -68,7 +69,15 @@ class AttentionStep(Protocol):
 
 
 class AttentionKernel(Protocol):
-    """A way to compute attention over block tables."""
+    """A way to compute attention over block tables.
+
+    Attributes:
+        kv: The pool's tensors.
+        about: Which kernel this is and why, for people.
+    """
+
+    kv: KVTensors
+    about: str
 
     def prepare(self, step: PackedStep) -> AttentionStep:
         """Compute once what all layers of ``step`` share, such as index tensors."""

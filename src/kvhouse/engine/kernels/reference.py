@@ -28,10 +28,12 @@ class ReferenceKernel:
 
     Args:
         kv: The pool's tensors.
+        reason: Why this kernel was chosen, for people.
     """
 
-    def __init__(self, kv: KVTensors) -> None:
+    def __init__(self, kv: KVTensors, reason: str = "as asked") -> None:
         self.kv = kv
+        self.about = f"reference, in plain torch: {reason}"
 
     def prepare(self, step: PackedStep) -> ReferenceStep:
         """Nothing is shared between layers here."""

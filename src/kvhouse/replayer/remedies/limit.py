@@ -59,7 +59,7 @@ def without_bounds(base: Setup) -> Setup | None:
     """
     paged, least = replace(base, policy=PAGED), base.scenario().pool.blocks
     try:
-        _, enough = blocks_needed(replace(paged, trace=base.part, replica=(1, 1)))
+        _, enough = blocks_needed(paged)
     except KvhouseError:
         return None
     return replace(paged, kv_blocks=max(enough, least))
@@ -82,7 +82,7 @@ def limit_of(base: Driven, unbounded: Driven | None, flags: str) -> Limit:
         name = "arrivals"
     elif more is None:
         name = "length"
-    elif more.goodput_per_second > figures.goodput_per_second * (1 + MARGIN):
+    elif serves_more(figures, more, timed=result.goodput is not None and offered is not None):
         name = "memory"
     elif result.running.peak >= setup.max_running and result.waiting.mean > 0:
         name = "max-running"
@@ -102,6 +102,20 @@ def all_served(figures: Figures, offered: float | None, *, asked: bool) -> bool:
     if offered is None or figures.in_time_share < SERVED:
         return False
     return asked or figures.queue_share <= WAITING
+
+
+def serves_more(before: Figures, after: Figures, *, timed: bool) -> bool:
+    """Whether goodput is higher by more than differences that count as none.
+
+    Args:
+        before: What it is compared with.
+        after: What may be more.
+        timed: Whether requests that come over time are given an SLO. The same of them within it
+            are then no gain, however much sooner the last of the others is done.
+    """
+    if timed and after.in_time <= before.in_time * (1 + MARGIN):
+        return False
+    return after.goodput_per_second > before.goodput_per_second * (1 + MARGIN)
 
 
 def _evidence(

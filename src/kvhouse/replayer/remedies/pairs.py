@@ -9,7 +9,7 @@ from itertools import combinations
 from kvhouse.core.policy import PAGED
 from kvhouse.planner.remedies.candidate import Candidate
 from kvhouse.replayer.remedies.figures import Driven, Figures
-from kvhouse.replayer.remedies.limit import MARGIN, Limit
+from kvhouse.replayer.remedies.limit import MARGIN, Limit, serves_more
 from kvhouse.replayer.remedies.report import Effect
 
 
@@ -42,26 +42,33 @@ class Pair:
     candidate: Candidate
 
 
-def effect_of(base: Figures, figures: Figures, limit: Limit) -> Effect:
-    """What a change does to goodput; nothing helps where arrivals are the limit."""
+def effect_of(base: Figures, figures: Figures, limit: Limit, *, asked: bool) -> Effect:
+    """What a change does to goodput; nothing helps where arrivals are the limit.
+
+    Args:
+        base: Without the change.
+        figures: With it.
+        limit: What holds the base back.
+        asked: Whether there is an SLO.
+    """
     if figures.goodput_per_second < base.goodput_per_second * (1 - MARGIN):
         return "worse"
-    more = figures.goodput_per_second > base.goodput_per_second * (1 + MARGIN)
+    more = serves_more(base, figures, timed=asked and limit.offered_per_second is not None)
     return "helps" if more and limit.name != "arrivals" else "no difference"
 
 
-def pairs_of(base: Figures, tried: Sequence[Tried], limit: Limit) -> list[Pair]:
+def pairs_of(base: Figures, tried: Sequence[Tried], limit: Limit, *, asked: bool) -> list[Pair]:
     """What to try together: a prefix cache with each offload, then the most promising.
 
     What needs no further devices goes first, and further devices are taken once. What brings
-    paging with it has to help beside paging alone.
+    paging with it has to help beside paging alone. For the arguments see ``effect_of``.
     """
     paging = next((one for one in tried if one.candidate.fields == {"policy": PAGED}), None)
 
     def helps(one: Tried) -> bool:
         paged = paging and one is not paging and "policy" in one.candidate.fields
         before = paging.figures if paging and paged else base
-        return effect_of(before, one.figures, limit) == "helps"
+        return effect_of(before, one.figures, limit, asked=asked) == "helps"
 
     found = []
     for one, other in combinations(tried, 2):

@@ -55,7 +55,7 @@ def remedies(
     try:
         for one in alone:
             work.attempt(one)
-        pairs = pairs_of(driven.figures, work.tried, limit)
+        pairs = pairs_of(driven.figures, work.tried, limit, asked=slo is not None)
         work.attempt_pairs(pairs[: tries.pairs])
     except KeyboardInterrupt:
         partial = True
@@ -169,7 +169,7 @@ def _row(base: Driven, one: Tried, limit: Limit, memory_rank: int) -> Row:
         change=candidate.change,
         pair=one.pair is not None,
         flags=tuple(extra_flags(setup, replica) for replica in driven.setups),
-        effect=effect_of(before, after, limit),
+        effect=effect_of(before, after, limit, asked=base.results[0].goodput is not None),
         gain=_gain(before.goodput_per_second, after.goodput_per_second),
         gain_per_device=_gain(before.goodput_per_device, after.goodput_per_device),
         memory_rank=memory_rank,

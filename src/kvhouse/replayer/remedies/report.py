@@ -25,7 +25,7 @@ class Row:
         flags: Options of ``kvhouse replay`` that give it, behind those of the base: one text for
             each replica.
         effect: What it does to goodput, all devices together, beyond 1 %; where arrivals are the
-            limit nothing can help.
+            limit nothing can help, and of requests that come over time more must meet the SLO.
         gain: Goodput over the base's, less 1; None where the base has none.
         gain_per_device: The same for each device.
         memory_rank: Its place by requests in memory for each device, from 1.

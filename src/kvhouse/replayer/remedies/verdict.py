@@ -8,12 +8,12 @@ from kvhouse.replayer.remedies.figures import Figures
 from kvhouse.replayer.remedies.limit import MARGIN, Limit, all_served
 from kvhouse.replayer.remedies.report import Row
 
-_NONE = {
-    "arrivals": "None of these helps: arrivals are the limit.",
-    "memory": "None of these helps, though memory is the limit.",
-    "max-running": "None of these helps: as many requests run as may run at once.",
-    "length": "None of these helps: every request is longer than is allowed.",
-    "device": "None of these helps, nor would more memory: the device's speed is the limit.",
+_WHY_NOT = {
+    "arrivals": ": arrivals are the limit",
+    "memory": ", though memory is the limit",
+    "max-running": ": as many requests run as may run at once",
+    "length": ": every request is longer than is allowed",
+    "device": ", nor would more memory: the device's speed is the limit",
 }
 
 #: First words of what is known of a remedy's accuracy, the least loss first.
@@ -34,7 +34,7 @@ def verdict(base: Figures, rows: Sequence[Row], limit: Limit, *, asked: bool) ->
     """
     helping = [row for row in rows if row.effect == "helps"]
     if not helping:
-        return _NONE[limit.name]
+        return f"None of these helps{_WHY_NOT[limit.name]}."
     here = [row for row in helping if row.figures.devices == base.devices]
     others = [row for row in helping if row.figures.devices > base.devices]
 
@@ -48,7 +48,9 @@ def verdict(base: Figures, rows: Sequence[Row], limit: Limit, *, asked: bool) ->
     text += "."
     if equals:
         text += f" As good: {', '.join(row.name for row in equals)}."
-    if here and others:
+    if not here:
+        return f"Nothing on the same devices helps{_WHY_NOT[limit.name]}. {text}"
+    if others:
         more = _best(others, serves_all)[0]
         text += f" Of what takes more devices, {more.name}: {_gain(more, base)}."
     return text

@@ -17,6 +17,7 @@ function makeAreas(place, drive) {
   const layers = stack(drive.ledger);
   const bins = drive.ledger[data.classes[0]].length;
   const shown = layers.filter((layer) => layer.any);
+  const [unit, unitName] = drive.pool_bytes < 2 ** 30 ? [2 ** 20, "MiB"] : [2 ** 30, "GiB"];
   let scales = null;
   hover(place, (x) => {
     if (!scales || !bins) return null;
@@ -31,12 +32,13 @@ function makeAreas(place, drive) {
     const axis = timeAxis();
     const { root, marks, scaleX, scaleY } = frame(place.clientWidth, 190, {
       ...axis,
-      y: { low: 0, high: drive.pool_bytes / 2 ** 30 },
-      yLabel: "GiB",
+      y: { low: 0, high: drive.pool_bytes / unit },
+      yLabel: unitName,
     });
     scales = { scaleX, unit: axis.unit };
     const x = (bin) => scaleX((bin * drive.bin_seconds) / axis.unit.seconds);
-    for (const { name, below, above } of shown) marks.append(area(name, bins, x, scaleY, below, above));
+    const y = (bytes) => scaleY(bytes / unit);
+    for (const { name, below, above } of shown) marks.append(area(name, bins, x, y, below, above));
     place.replaceChildren(root);
     const entry = ({ name }) => [swatchOf(name), texts[name]];
     legend(place.nextElementSibling, [...shown].reverse().map(entry));
@@ -44,9 +46,9 @@ function makeAreas(place, drive) {
 }
 
 /** One layer: steps along its upper side, and back along its lower. */
-function area(name, bins, x, scaleY, below, above) {
+function area(name, bins, x, y, below, above) {
   const points = [];
-  const at = (bin, side, value) => points.push(`${x(bin + side).toFixed(1)} ${scaleY(value / 2 ** 30).toFixed(1)}`);
+  const at = (bin, side, value) => points.push(`${x(bin + side).toFixed(1)} ${y(value).toFixed(1)}`);
   for (let bin = 0; bin < bins; bin++) for (const side of [0, 1]) at(bin, side, above[bin]);
   for (let bin = bins - 1; bin >= 0; bin--) for (const side of [1, 0]) at(bin, side, below[bin]);
   return svg("path", { class: `layer ${name}`, d: `M${points.join("L")}Z` });

@@ -2,23 +2,25 @@
 
 const MARGIN = { left: 52, right: 12, top: 20, bottom: 34 };
 
-/** Round values that divide a range, about ``count`` of them. */
-function ticks(first, last, count) {
+/** Round values that divide a range, about ``count`` of them; whole ones where things are counted. */
+function ticks(first, last, count, whole) {
   const [low, high] = first < last ? [first, last] : [last, first];
   if (!(high > low)) return [low];
-  const rough = (high - low) / count;
+  const rough = whole ? Math.max(1, (high - low) / count) : (high - low) / count;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((one) => one >= rough * 0.999);
+  const steps = [1, 2, 2.5, 5, 10].map((factor) => factor * power);
+  const step = steps.find((one) => one >= rough * 0.999 && !(whole && one % 1));
   const found = [];
   for (let at = Math.ceil(low / step); at * step <= high * 1.0001; at++) found.push(at * step);
   return found;
 }
 
 /** A linear scale from values to pixels. */
-function linear(low, high, from, to) {
+function linear(low, high, from, to, whole) {
   const scale = (value) => from + ((value - low) / (high - low || 1)) * (to - from);
   scale.invert = (pixel) => low + ((pixel - from) / (to - from)) * (high - low);
-  scale.ticks = ticks(low, high, Math.max(2, Math.abs(to - from) / (to > from ? 70 : 34)));
+  const room = Math.abs(to - from) / (to > from ? 70 : 34);
+  scale.ticks = ticks(low, high, Math.max(2, room), whole);
   return scale;
 }
 
@@ -72,7 +74,7 @@ function frame(width, height, { x, y, xLabel, yLabel, xText = number, yText = nu
     bottom: height - MARGIN.bottom,
   };
   const scaleX = (x.log ? logarithmic : linear)(x.low, x.high, inner.left, inner.right);
-  const scaleY = (y.log ? logarithmic : linear)(y.low, y.high, inner.bottom, inner.top);
+  const scaleY = (y.log ? logarithmic : linear)(y.low, y.high, inner.bottom, inner.top, y.whole);
   const root = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" });
   const axes = svg("g", { class: "axes" });
   const marks = svg("g");

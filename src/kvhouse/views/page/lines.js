@@ -113,7 +113,7 @@ function makeCounts(parent, name) {
     const axis = timeAxis();
     const { root, marks, scaleX, scaleY } = frame(place.clientWidth, 190, {
       ...axis,
-      y: { low: 0, high: most },
+      y: { low: 0, high: most, whole: true },
       yLabel: texts.requests,
     });
     scales = { scaleX, unit: axis.unit };

@@ -134,7 +134,7 @@ function makeMap(place, drive) {
     const height = mapHeight(map.rows, width) + MARGIN.top + MARGIN.bottom;
     const { root, scaleX, inner } = frame(width, height, {
       ...axis,
-      y: { low: drive.pool_blocks, high: 0 },
+      y: { low: drive.pool_blocks, high: 0, whole: true },
       yLabel: texts.blocks,
     });
     holder.replaceChildren(root, canvas);

@@ -19,20 +19,21 @@ def headline(picture: Picture, texts: Texts) -> str:
     """What was driven, and which of its figures are what."""
     result = picture.drives[0].result
     timing = picture.timing
+    trace, model, device = picture.names
     known = f"timing_{timing}" if timing in ("modelled", "measured") else "timing_other"
     lines = [
         texts.say(
             "subject",
             requests=f"{result.submitted:,}",
-            trace=picture.trace,
-            model=picture.model,
-            device=picture.device,
+            trace=trace,
+            model=model,
+            device=device,
         ),
         texts.say(
-            "pool",
+            "pool" if result.pool.blocks else "pool_states",
             pool=size_text(result.pool.bytes),
             blocks=f"{result.pool.blocks:,}",
-            tokens=result.pool.block_size,
+            tokens=f"{result.pool.block_size:,}",
             format=picture.layout.format.name,
         ),
     ]

@@ -1,0 +1,106 @@
+"""How far a leap reaches: how many steps are like the one before, but for the tokens they count."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+from kvhouse.core.cohort import Cohort
+from kvhouse.core.growth import Growth
+from kvhouse.core.queue import PLACE
+from kvhouse.core.request import Request
+from kvhouse.core.stretch import Stretch
+
+if TYPE_CHECKING:
+    from kvhouse.core.scheduler import Scheduler
+
+
+class Outlook:
+    """Looks ahead from a planned step, without changing anything."""
+
+    def __init__(self, scheduler: Scheduler, cohort: Cohort, growth: Growth) -> None:
+        self._scheduler, self._config = scheduler, scheduler.config
+        self._memory, self._pool = scheduler.memory, scheduler.memory.pool
+        self._cohort, self._growth = cohort, growth
+        self._size = scheduler.memory.layout.block_size
+
+    def look_beyond(self, stretch: Stretch, prompts: list[Request]) -> None:
+        """Let steps follow where the first step's other rows decode from then on.
+
+        The last of them may be a part of a prompt, which then takes what is left of the budget.
+
+        Args:
+            stretch: Its first step; how many may follow, and what they compute, is written down.
+            prompts: Running requests that do not decode, in order.
+        """
+        cohort, rows = self._cohort, stretch.prompts
+        if self._config.prefill_first:
+            return
+        last = rows[-1]
+        left = last.known - last.computed - last.in_flight
+        starting = rows[:-1] if left else rows
+        steps = cohort.until_end if stretch.decoding else 2**62
+        for request in starting:
+            end = request.computed + request.in_flight
+            if end < request.known or not self._growth.at_its_edge(request, end):
+                return
+            steps = min(steps, request.max_new_tokens - request.generated)
+        later, idle = cohort.size + len(starting), len(prompts) - len(rows)
+        chunk = self._config.token_budget - later
+        if left:
+            if chunk <= 0 or not self._comes_last(last, idle):
+                return
+            steps = min(steps, 1 + (left - 1) // chunk)
+        elif chunk < 0 or idle or not self._nobody_follows():
+            return
+        if later * self._growth.each * -(-steps // self._size) <= self._pool.free_blocks:
+            stretch.later, stretch.most = later, steps
+            if left:
+                stretch.chunk, stretch.chunk_first = chunk, last.known - left
+
+    def quiet(self) -> int:
+        """Steps up to the next event, the planned one included, where all rows decode."""
+        cohort, floor = self._cohort, self._floor()
+        steps = cohort.until_end
+        if not self._growth.each or steps == 1:
+            return steps
+        if floor is None:
+            return 1
+        spare = self._pool.free_blocks - floor
+        most = cohort.size * self._growth.each * -(-steps // self._size)
+        if most <= spare:
+            return steps
+        for step in range(1, steps):
+            spare -= len(cohort.beginning(cohort.tick + step)) * self._growth.each
+            if spare < 0:
+                return step
+        return steps
+
+    def _comes_last(self, prompt: Request, idle: int) -> bool:
+        """Whether none but so many prompts, whose turn has not come, run after one in the order."""
+        running = self._scheduler.running
+        return len(running) - 1 - bisect_left(running, prompt.place, key=PLACE) == idle
+
+    def _nobody_follows(self) -> bool:
+        """Whether nobody is admitted after a step with rows, while only blocks are taken."""
+        scheduler, refusal = self._scheduler, self._scheduler.refusal
+        if refusal is None:
+            return not scheduler.waiting or len(scheduler.running) == self._config.max_running
+        # What the rows compute may be what the head of the queue lacks.
+        return not self._memory.sharing and not refusal.reason_may_change
+
+    def _floor(self) -> int | None:
+        """Free blocks down to which the head of the queue is refused as it was, for one reason.
+
+        None where that may change with every step.
+        """
+        refusal, head = self._scheduler.refusal, self._scheduler.waiting.head
+        if refusal is None or head is None:
+            return 0
+        needed = refusal.needed
+        if self._memory.sharing:
+            if self._cohort.keyed:  # what they fill may be what it lacks
+                return None
+            # It may lose what it found, and then needs more, but no more than this.
+            needed = self._memory.blocks_to_admit(head)
+        return needed if refusal.reason_may_change else 0

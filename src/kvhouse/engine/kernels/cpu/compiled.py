@@ -1,0 +1,96 @@
+"""Compiling the kernels that a pool needs, once: the machine code is cached."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding
+import numpy as np
+from numba import carray, cfunc, from_dtype, types
+
+from kvhouse.engine.kernels.cpu.attend import attend_latent_units, attend_units
+from kvhouse.engine.kernels.cpu.fields import CALL
+from kvhouse.engine.kernels.cpu.vectors_ir import FORMAT_NUMBERS, ITEM_BYTES
+from kvhouse.engine.kernels.cpu.write import write_units
+
+
+@cache
+def writer(kv_format: str, *, across: bool) -> int:
+    """Address of the function that writes vectors; see ``write_units``."""
+    fmt = FORMAT_NUMBERS[kv_format]
+    item, lies_across = ITEM_BYTES[fmt], int(across)
+
+    def write(data: Any) -> None:  # noqa: ANN401 - a pointer, to Numba
+        write_units(fmt, item, lies_across, carray(data, 1)[0])
+
+    return _compiled(write, f"writing {kv_format}")
+
+
+@cache
+def attender(kv_format: str, lanes: int, width: int) -> int:
+    """Address of the function that attends to keys and values; see ``attend_units``."""
+    fmt, most = FORMAT_NUMBERS[kv_format], most_rows()
+
+    def attend(data: Any) -> None:  # noqa: ANN401 - a pointer, to Numba
+        attend_units(fmt, lanes, most, width, carray(data, 1)[0])
+
+    return _compiled(attend, f"attention over {kv_format}")
+
+
+@cache
+def latent_attender(kv_format: str, lanes: int, width: int) -> int:
+    """Address of the function that attends to latents; see ``attend_latent_units``."""
+    fmt, most = FORMAT_NUMBERS[kv_format], most_rows()
+
+    def attend_latent(data: Any) -> None:  # noqa: ANN401 - a pointer, to Numba
+        attend_latent_units(fmt, lanes, most, width, carray(data, 1)[0])
+
+    return _compiled(attend_latent, f"attention over latents in {kv_format}")
+
+
+@cache
+def most_rows() -> int:
+    """Rows whose sums the machine's vector registers hold at once."""
+    return 8 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 4
+
+
+def _compiled(function: Callable[[Any], None], what: str) -> int:
+    """The address of a function of one ``CALL``; says so on stderr if it had to be compiled."""
+    began = time.perf_counter()
+    signature = types.void(types.CPointer(_call_type()))
+    try:
+        made = cfunc(signature, cache=True, error_model="numpy")(function)
+    except RuntimeError:
+        # Neither the package's directory nor the user's can be written to.
+        made = cfunc(signature, error_model="numpy")(function)
+    _KEPT.append(made)
+    if not made.cache_hits:
+        seconds = time.perf_counter() - began
+        print(f"kvhouse: compiled {what} in {seconds:.1f} s", file=sys.stderr)
+    address: int = made.address
+    return address
+
+
+#: Code lives as long as its function.
+_KEPT: list[Any] = []
+
+
+@cache
+def _call_type() -> types.Type:
+    """``CALL`` with the kernels' sources in the name of one more field.
+
+    The cache looks at the file of the function itself only; but the types of its arguments are
+    part of its key, so that a change to any of these files is noticed.
+    """
+    sources = blake2b(digest_size=8)
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        sources.update(path.read_bytes())
+    fields: list[Any] = [(name, kind) for name, (kind, *_) in CALL.fields.items()]
+    stamp = (f"sources_{sources.hexdigest()}", np.int64)
+    return from_dtype(np.dtype([*fields, stamp], align=True))

@@ -1,0 +1,12 @@
+"""Where kvhouse keeps files that it can make again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def model_cache() -> Path:
+    """The directory for models' files, by the XDG base directory specification."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "kvhouse" / "models"
