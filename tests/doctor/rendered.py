@@ -62,7 +62,9 @@ def render(case: Case) -> list[Rendered]:
     logs = []
     for run in _runs(reported):
         figures = {key: value for key, value in run.items() if value is not None}
-        own = {key: figures.pop(key) for key in ("max_model_len", "kv_cache_dtype") if key in figures}
+        own = {
+            key: figures.pop(key) for key in ("max_model_len", "kv_cache_dtype") if key in figures
+        }
         lines = form(case, flags | own, figures)
         logs.append(Rendered("\n".join(lines) + "\n", _expected(figures)))
     return logs
@@ -126,7 +128,7 @@ _ARGUMENTS = {
 }
 
 
-def _vllm_launch(case: Case, flags: Values, prefix: str) -> list[str]:
+def _vllm_launch(case: Case, flags: Values) -> list[str]:
     arguments = {"model": case["model"] or "m"}
     if "fp8-kv" in case["arch"]:
         arguments["kv_cache_dtype"] = "fp8"
@@ -134,11 +136,16 @@ def _vllm_launch(case: Case, flags: Values, prefix: str) -> list[str]:
     words = f"{flags.get('speculative') or ''} {case['model']}"
     drafted = re.search(r"\bn(?:_spec)?=(\d)", words)
     if drafted:
-        arguments["speculative_config"] = {"method": "mtp", "num_speculative_tokens": int(drafted[1])}
+        arguments["speculative_config"] = {
+            "method": "mtp",
+            "num_speculative_tokens": int(drafted[1]),
+        }
     if "kv_cache_memory_gib" in flags:
         arguments["kv_cache_memory_bytes"] = int(flags["kv_cache_memory_gib"] * 2**30)
     if "tp" in flags:
-        return [f"(APIServer pid=1) INFO 10-06 12:00:31 [utils.py:253] non-default args: {arguments}"]
+        return [
+            f"(APIServer pid=1) INFO 10-06 12:00:31 [utils.py:253] non-default args: {arguments}"
+        ]
     # A thread that does not say how many ranks showed a part of the command.
     model = arguments.pop("model").split(" ")[0]
     options = " ".join(
@@ -151,7 +158,7 @@ def _vllm_launch(case: Case, flags: Values, prefix: str) -> list[str]:
 
 def _vllm_v1(case: Case, flags: Values, r: Values) -> list[str]:
     core = "(EngineCore_DP0 pid=212) INFO 10-06 12:00:31 "
-    lines = _vllm_launch(case, flags, core)
+    lines = _vllm_launch(case, flags)
     version, early = _number(case), case["engine"] == "vllm-v1-early"
     if version and "tp" in flags:  # a thread that does not say how many ranks showed no such line
         lines.append(
@@ -311,7 +318,9 @@ def _vllm_v0(case: Case, flags: Values, r: Values) -> list[str]:
 def _sglang(case: Case, flags: Values, r: Values) -> list[str]:
     head = "[2025-12-29 18:33:03 TP0] "
     given = {"tp": "tp_size"}
-    arguments = ", ".join(f"{given.get(k, k)}={v!r}" for k, v in flags.items() if k != "speculative")
+    arguments = ", ".join(
+        f"{given.get(k, k)}={v!r}" for k, v in flags.items() if k != "speculative"
+    )
     lines = [
         f"[2025-12-29 18:33:00] server_args=ServerArgs(model_path='{case['model']}', {arguments})"
     ]
@@ -351,10 +360,7 @@ def _sglang(case: Case, flags: Values, r: Values) -> list[str]:
 def _llama(case: Case, flags: Values, r: Values) -> list[str]:
     fork = case["engine"] == "ik_llama.cpp" or "ckv_mib" in r
     context = "llama_new_context_with_model" if fork else "llama_context"
-    lines = []
-    for name in ("n_ctx", "n_seq_max"):
-        if name in flags:
-            lines.append(f"{context}: {name:13} = {flags[name]}")
+    lines = [f"{context}: {n:13} = {flags[n]}" for n in ("n_ctx", "n_seq_max") if n in flags]
     kind = flags.get("cache_type") or flags.get("cache_type_k") or flags.get("type_k") or "f16"
     if case["id"] == "c090":
         kind = "q8_0"
@@ -371,12 +377,13 @@ def _llama(case: Case, flags: Values, r: Values) -> list[str]:
     elif "state_mib_per_seq" in r:
         size = r["state_mib_per_seq"]
         lines.append(
-            f"{context}: KV self size  = {size:7.2f} MiB, K (f32):    3.75 MiB, V (f32):   20.00 MiB"
+            f"{context}: KV self size  = {size:7.2f} MiB, K (f32):    3.75 MiB, "
+            "V (f32):   20.00 MiB"
         )
     elif "kv_mib" in r and "k_mib" in r:
         lines.append(
-            f"{context}: KV self size  = {r['kv_mib']:7.2f} MiB, K ({kind}): {r['k_mib']:7.2f} MiB, "
-            f"V ({kind}): {r['v_mib']:7.2f} MiB"
+            f"{context}: KV self size  = {r['kv_mib']:7.2f} MiB, "
+            f"K ({kind}): {r['k_mib']:7.2f} MiB, V ({kind}): {r['v_mib']:7.2f} MiB"
         )
     elif "kv_mib" in r:
         lines.append(f"llama_init_from_file: kv self size  = {r['kv_mib']:7.2f} MB")
@@ -405,7 +412,7 @@ def _llama_windows(r: Values, kind: str) -> list[str]:
     return lines
 
 
-def _tensorrt(case: Case, flags: Values, r: Values) -> list[str]:
+def _tensorrt(_case: Case, flags: Values, r: Values) -> list[str]:
     head, lines = "[TensorRT-LLM][INFO] ", []
     if "kv_bytes" in r:
         lines.append(f"{head}Allocate {r['kv_bytes']} bytes for k/v cache.")
@@ -427,7 +434,7 @@ def _tensorrt(case: Case, flags: Values, r: Values) -> list[str]:
     return lines
 
 
-def _tgi(case: Case, flags: Values, r: Values) -> list[str]:
+def _tgi(_case: Case, _flags: Values, r: Values) -> list[str]:
     router = "2024-09-03T04:40:19.370247Z  INFO text_generation_router::server: "
     return [
         "2024-09-03T04:40:18.377577Z  INFO text_generation_launcher: KV-cache blocks: "
@@ -437,23 +444,27 @@ def _tgi(case: Case, flags: Values, r: Values) -> list[str]:
     ]
 
 
-def _whisper(case: Case, flags: Values, r: Values) -> list[str]:
+def _whisper(case: Case, _flags: Values, r: Values) -> list[str]:
     lines = [f"whisper_model_load: {k:13} = {v}" for k, v in case["config"].items()]
     for name in ("self", "cross", "pad"):
         if f"kv_{name}" in r:
-            words = {"self": "kv self size  =", "cross": "kv cross size =", "pad": "kv pad  size  ="}
+            words = {
+                "self": "kv self size  =",
+                "cross": "kv cross size =",
+                "pad": "kv pad  size  =",
+            }
             lines.append(f"whisper_init_state: {words[name]} {r[f'kv_{name}']:7.2f} MB")
     return lines
 
 
-def _ggml(case: Case, flags: Values, r: Values) -> list[str]:
+def _ggml(_case: Case, flags: Values, r: Values) -> list[str]:
     return [
         f"starcoder_model_load: n_ctx   = {flags['n_ctx']}",
         f"starcoder_model_load: memory_size = {r['memory_size_mib']:8.2f} MB, n_mem = {r['n_mem']}",
     ]
 
 
-def _xinfer(case: Case, flags: Values, r: Values) -> list[str]:
+def _xinfer(_case: Case, flags: Values, r: Values) -> list[str]:
     return [
         "vllm-rs-med1  | 2026-01-21T03:54:36.475112Z  WARN vllm_rs::utils::kvcache_allocator: "
         f"KVCache Allocation: {r['gpu_blocks']} GPU blocks ({r['kv_gib']:.2f} GB), max usable "
@@ -462,11 +473,12 @@ def _xinfer(case: Case, flags: Values, r: Values) -> list[str]:
     ]
 
 
-def _pegainfer(case: Case, flags: Values, r: Values) -> list[str]:
+def _pegainfer(_case: Case, _flags: Values, r: Values) -> list[str]:
     return [
         f"weights: memory profile: total={r['total_mib']} MiB requested={r['budget_mib']} MiB "
         f"(90%) initial_used={r['initial_used_mib']} MiB peak_non_kv_increase="
         f"{r['peak_non_kv_mib']} MiB margin={r['margin_mib']} MiB -> "
         f"KV budget={r['kv_budget_mib']} MiB",
-        f"weights: KV cache (profiled): {r['gpu_blocks']} blocks ({r['kv_mib']} MB, 67% of 1 MB free)",
+        f"weights: KV cache (profiled): {r['gpu_blocks']} blocks ({r['kv_mib']} MB, 67% of 9 MB "
+        "free)",
     ]

@@ -20,7 +20,6 @@ from kvhouse.planner.engines.cases.judge import judge
 from kvhouse.planner.engines.cases.model import case_spec
 
 
-
 def _rendered() -> ModuleType:
     """The module beside this one; tests are no package."""
     path = Path(__file__).with_name("rendered.py")
@@ -87,7 +86,7 @@ def test_the_engine_is_known(name: str) -> None:
     assert read(rendered.text).engine == names.get(case["engine"], case["engine"])
 
 
-def _spec(case: dict[str, Any]) -> Any:  # noqa: ANN401 - a model, or none
+def _spec(case: dict[str, Any]) -> Any:
     try:
         return case_spec(Case(case))
     except Exception:  # a case without the numbers of its model
@@ -101,7 +100,9 @@ def _options(case: dict[str, Any]) -> dict[str, Any]:
 DERIVABLE = [
     name
     for name, (case, _) in RENDERED.items()
-    if judge(case).agrees and case["config"] and "num_hidden_layers" in case["config"]
+    if judge(case).agrees
+    and case["config"]
+    and "num_hidden_layers" in case["config"]
     and case["engine"] not in ("whisper.cpp", "ggml")
     and name not in ROUNDED
 ]
@@ -121,7 +122,9 @@ def test_most_cases_are_derived() -> None:
 def _codes(case: dict[str, Any], rendered: Any) -> set[str]:
     log, spec = read(rendered.text), _spec(case)
     derived = derive(log, spec, _options(case))
-    return {one.code for one in diagnose(Patient(log, spec, derived, planned(log, spec, derived, {})))}
+    return {
+        one.code for one in diagnose(Patient(log, spec, derived, planned(log, spec, derived, {})))
+    }
 
 
 EXPECTED = {

@@ -43,7 +43,7 @@ def _codes(pattern: str) -> set[str]:
 
 def test_every_diagnosis_and_remedy_has_its_texts() -> None:
     texts = texts_of("en")
-    told = {code for code in texts.diagnoses}
+    told = set(texts.diagnoses)
     source = "".join(path.read_text() for path in SOURCE.glob("diagnoses/*.py"))
     assert {code for code in told if f'"{code}"' not in source} == set()
     assert {code for code in texts.remedies if f'"{code}"' not in source} == set()

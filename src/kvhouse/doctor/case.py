@@ -30,7 +30,9 @@ SETTINGS = frozenset(
     }
 )
 #: Facts that name the run and are neither.
-_ABOUT = frozenset({"model", "model_file", "engine_version", "build_number", "v1", "kv_given", "arguments"})
+_ABOUT = frozenset(
+    {"model", "model_file", "engine_version", "build_number", "v1", "kv_given", "arguments"}
+)
 #: The names that cases have for engines.
 _CASE_ENGINES = {"vllm": "vllm-v1"}
 

@@ -41,9 +41,9 @@ def cannot_hold_one(patient: Patient) -> Iterable[Diagnosis]:
         ("available", "?" if available is None else gib(available)),
         ("largest", "?" if largest is None else whole(largest)),
     )
-    code = "cannot_hold_one"
+    code = "cannot_hold_one" if largest is not None else "cannot_hold_one_unsized"
     if needed is None or available is None:
-        code = "pool_below_length" if largest else "cannot_hold_one_unsized"
+        code = "pool_below_length"
     yield Diagnosis(
         code,
         "warning" if sglang or patient.has_error("reduced") else "error",
