@@ -3,8 +3,8 @@
 Usage: python benchmarks/doctor_gigabyte.py [MIB]
 
 The log is made up on the way and never stored: a start of vLLM, then what a busy server writes,
-ten lines of requests to each line of statistics. Prints seconds and MiB, and exits with 1 where they
-are above 20 s for each GiB, or above 200 MiB.
+ten lines of requests to each line of statistics. Prints seconds and MiB, and exits with 1 where
+they are above 20 s for each GiB, or above 200 MiB.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def _codes(case: dict[str, Any], rendered: Any) -> set[str]:
 
 
 EXPECTED = {
-    "need>avail": {"cannot_hold_one"},
+    "need>avail": {"cannot_hold_one", "cannot_hold_one_unsized"},
     "max_seq_len>kv_tokens": {"cannot_hold_one", "pool_below_length"},
     "max_num_seqs_exceeds_mamba_blocks": {"too_few_states"},
 }

@@ -62,8 +62,8 @@ TEXTS = {
     "fragmentation": OOM.format(tried="1.00", free="0.80", held="17.00", idle="3.00"),
     "oom": OOM.format(tried="1.00", free="0.20", held="19.70", idle="0.10"),
     "oom_huge": OOM.format(tried="19.68", free="11.88", held="11.44", idle="0.04"),
-    "kv_buffer": "llama_context: n_ctx         = 65536\nllama_init_from_model: failed to initialize "
-    "the context: failed to allocate buffer for kv cache\n",
+    "kv_buffer": "llama_context: n_ctx         = 65536\nllama_init_from_model: failed to "
+    "initialize the context: failed to allocate buffer for kv cache\n",
     "projected": "llama_params_fit_impl: projected to use 11138 MiB of device memory vs. 10372 "
     "MiB of free device memory\n",
     "preemption_storm": "Sequence group 9 is preempted by PreemptionMode.RECOMPUTE mode because "

@@ -51,10 +51,10 @@ class Fact:
         return next((unit for end, unit in _UNITS if self.name.endswith(end)), "")
 
     def to_dict(self) -> dict[str, Value]:
-        """The fact as plain values with stable keys."""
+        """The fact as plain values with stable keys; yes and no as words."""
         return {
             "name": self.name,
-            "value": self.value,
+            "value": str(self.value).lower() if isinstance(self.value, bool) else self.value,
             "unit": self.unit,
             "line": self.line,
             "engine": self.engine,
