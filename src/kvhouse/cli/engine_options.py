@@ -51,3 +51,18 @@ EngineFormat = Annotated[
     str | None,
     typer.Option("--kv-format", help="fp32, bf16, fp16, fp8, int8 or int4. By default as --dtype."),
 ]
+Rotation = Annotated[
+    bool | None,
+    typer.Option(
+        "--kv-rotation/--no-kv-rotation",
+        help="Rotate keys and values before int8 or int4 rounds them. By default for int4.",
+    ),
+]
+NoCache = Annotated[
+    bool,
+    typer.Option(
+        "--no-kv-cache",
+        help="Keep no keys and values: each token computes all before it again, to see what that "
+        "costs.",
+    ),
+]

@@ -59,6 +59,8 @@ def run_command(
     kv_memory: engine_options.EngineMemory = answering.DEFAULT_KV_MEMORY,
     dtype: engine_options.Dtype = "float32",
     kv_format: engine_options.EngineFormat = None,
+    kv_rotation: engine_options.Rotation = None,
+    no_kv_cache: engine_options.NoCache = False,
     limit: options.Limit = None,
     scale_lengths: options.ScaleLengths = 1.0,
     scale_rate: options.ScaleRate = 1.0,
@@ -94,6 +96,8 @@ def run_command(
     plain = (top_k, top_p, min_p, repetition_penalty, stops, n, logprobs) == _PLAIN
     if trace is not None and (temperature or raw or not plain):
         raise KvhouseError("--temperature, --raw and all that say how to answer go with a prompt")
+    if trace is not None and (kv_rotation is not None or no_kv_cache):
+        raise KvhouseError("--kv-rotation and --no-kv-cache go with a prompt")
     if logprobs is not None and not as_json:
         raise KvhouseError("--logprobs goes with --json")
     require_apart({"--plan-log": plan_log_file}, (trace, model))
@@ -118,6 +122,8 @@ def run_command(
         EngineConfig(
             kv_memory=parse_bytes(kv_memory),
             kv_format=kv_format or answering.FORMAT_OF.get(dtype, dtype),
+            kv_rotation=kv_rotation,
+            kv_cache=not no_kv_cache,
             policy=policy,
             block_size=block_size,
             max_length=max_length,

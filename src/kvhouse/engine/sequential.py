@@ -44,6 +44,8 @@ class Continuation:
             reason += ", its attention is not one that a kernel over pages can do"
         if self.one_by_one:
             reason += ", and transformers goes on from them for one token at a time"
+        if self.together:
+            reason += "; requests that decode do share one"
         return reason
 
 
