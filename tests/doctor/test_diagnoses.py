@@ -111,17 +111,17 @@ def test_a_server_without_a_cause_is_fine(examined) -> None:
 
 
 def test_one_request_that_does_not_fit_is_helped_with_exact_flags(examined) -> None:
-    """Qwen3-32B takes 262,144 B a token in bf16, so 1.25 GiB hold 5,120 tokens."""
+    """Qwen3-32B takes 262,144 B a token: 318 blocks of 16 in 1.245 GiB, printed as 1.25."""
     log = QWEN3_32B + MEMORY.format(share=0.9, budget=71.28) + NEED
     diagnosis = told(examined(log, "qwen3-32b"), "cannot_hold_one")
     assert dict(diagnosis.values) == {
         "asked": "40,960",
         "needed": "10.00 GiB",
         "available": "1.25 GiB",
-        "largest": "5,120",
+        "largest": "5,088",
     }
     flags = {remedy.flag: remedy for remedy in diagnosis.remedies}
-    assert flags["--max-model-len 5120"].after == 1
+    assert flags["--max-model-len 5088"].gained == 1
     assert "--kv-cache-dtype fp8" in flags
     assert flags["--kv-cache-dtype fp8"].gained == 0  # half of ten is still more than there is
     assert "--tensor-parallel-size 2" in flags

@@ -126,6 +126,13 @@ def test_secrets_are_masked(secret: str) -> None:
     assert "***" in mask(SECRETS[secret])
 
 
+@pytest.mark.parametrize(
+    "text", ["'max_num_batched_tokens': 1024", "max_total_tokens: 4096,", "GPU KV cache: 5 tokens"]
+)
+def test_figures_are_no_secrets(text: str) -> None:
+    assert mask(text) == text
+
+
 def test_what_is_shown_is_one_short_line() -> None:
     shown = mask("\x1b[31mred\x1b[0m\n\t\x00" + "word " * 1000)
     assert shown.startswith("red word")

@@ -19,8 +19,9 @@ _SECRETS = (
     re.compile(r"(?i)\bbearer\s{1,4}[\w.\-+/=]{6,512}"),
     # Values of options and fields whose names say that they are secret.
     re.compile(
-        r"(?i)((?:api[_-]?key|token|secret|passw(?:or)?d|authorization|credential)s?['\"]?"
-        r"\s{0,4}[=: ]\s{0,4}['\"]?)(?!None\b|null\b|True\b|False\b)[^\s'\",;)]{4,512}"
+        r"(?i)((?:api[_-]?keys?|token|secrets?|passw(?:or)?ds?|authorization|credentials?)['\"]?"
+        r"\s{0,4}[=: ]\s{0,4}['\"]?)(?!None\b|null\b|True\b|False\b|[\d.,]{1,20}\b)"
+        r"[^\s'\",;)]{4,512}"
     ),
     re.compile(r"(?i)(://)[^\s/@:]{1,128}:[^\s/@]{1,128}(?=@)"),
 )

@@ -21,6 +21,8 @@ from kvhouse.doctor.diagnoses.base import (
 
 #: More of a device than this is not given to one process: drivers and graphs need the rest.
 _MOST_UTILIZATION = 0.98
+#: Half of the last digit that vLLM prints of a size in GiB.
+_HALF_PRINTED = GIB // 200
 _NARROW = ("fp8", "int8", "int4", "q8", "q4", "nvfp4", "fp4")
 
 
@@ -93,17 +95,21 @@ def _needed(patient: Patient) -> int | None:
 
 
 def _largest(patient: Patient) -> int | None:
-    """The longest request that does fit."""
+    """The longest request that does fit: as the engine says, else by the planner.
+
+    The planner is given the least memory that can have been printed so, for a length to rely on.
+    """
     facts = patient.facts
-    view = patient.planned.at() if patient.planned is not None else None
-    if view is not None and view.estimated_max_len:
-        return view.estimated_max_len
     stated = facts.count(
         "estimated_max_len", "reduced_len", "max_total_num_tokens", "max_batch_total_tokens"
     )
     if stated is None and patient.engine == "vllm-v0":
         stated = facts.count("kv_tokens")
-    return stated
+    available = facts.bytes("available_kv_gib")
+    if stated is not None or patient.planned is None or available is None:
+        return stated
+    view = patient.planned.at(available_bytes=max(0, available - _HALF_PRINTED))
+    return view.estimated_max_len or None if view is not None else None
 
 
 def _shorter(patient: Patient, largest: int | None) -> Iterable[Remedy]:
