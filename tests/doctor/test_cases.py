@@ -15,7 +15,8 @@ from kvhouse.doctor.diagnoses import diagnose
 from kvhouse.doctor.diagnoses.base import Patient
 from kvhouse.doctor.log import Log, read_log
 from kvhouse.doctor.planned import planned
-from kvhouse.planner.engines.cases.case import Case
+from kvhouse.errors import KvhouseError
+from kvhouse.planner.engines.cases.case import Case, Missing
 from kvhouse.planner.engines.cases.judge import judge
 from kvhouse.planner.engines.cases.model import case_spec
 
@@ -89,7 +90,7 @@ def test_the_engine_is_known(name: str) -> None:
 def _spec(case: dict[str, Any]) -> Any:
     try:
         return case_spec(Case(case))
-    except Exception:  # a case without the numbers of its model
+    except (Missing, KvhouseError):  # a case without the numbers of its model
         return None
 
 
