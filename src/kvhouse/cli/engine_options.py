@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -64,5 +65,14 @@ NoCache = Annotated[
         "--no-kv-cache",
         help="Keep no keys and values: each token computes all before it again, to see what that "
         "costs.",
+    ),
+]
+TierDirectory = Annotated[
+    Path | None,
+    typer.Option(
+        "--tier-directory",
+        metavar="DIR",
+        help="Where the files of --nvme-memory are made. By default in the system's place for "
+        "temporary files, which may lie in memory.",
     ),
 ]

@@ -75,6 +75,10 @@ def run_command(
     token_budget: options.TokenBudget = 2048,
     max_running: options.MaxRunning = 256,
     watermark: options.Watermark = 0.05,
+    prefix_cache: options.PrefixCache = False,
+    host_memory: options.HostMemory = None,
+    nvme_memory: options.NvmeMemory = None,
+    tier_directory: engine_options.TierDirectory = None,
     plan_log_file: options.PlanLog = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -87,10 +91,11 @@ def run_command(
     if (prompt is None) == (trace is None):
         raise KvhouseError("give either a prompt or --trace")
     taken = (limit, scale_lengths, cut, scale_rate, start, duration, sample, sample_seed)
-    if prompt is not None and (taken != _WHOLE_TRACE or backlog or plan_log_file):
+    kept = prefix_cache or host_memory or nvme_memory or tier_directory
+    if prompt is not None and (taken != _WHOLE_TRACE or backlog or plan_log_file or kept):
         raise KvhouseError(
-            "--limit, --scale-lengths, --backlog, --plan-log and all that choose from a trace "
-            "go with --trace"
+            "--limit, --scale-lengths, --backlog, --plan-log, --prefix-cache, tiers and all that "
+            "choose from a trace go with --trace"
         )
     stops = tuple(stop or ())
     plain = (top_k, top_p, min_p, repetition_penalty, stops, n, logprobs) == _PLAIN
@@ -105,6 +110,7 @@ def run_command(
 
     from kvhouse.engine import EngineConfig, SamplingParams
     from kvhouse.engine.traced import run_trace, scenario_for
+    from kvhouse.replayer.tiering import Tiering
 
     sampling = SamplingParams(
         temperature=temperature,
@@ -130,6 +136,9 @@ def run_command(
             token_budget=token_budget,
             max_running=max_running,
             watermark=watermark,
+            prefix_cache=prefix_cache,
+            tiering=Tiering(options.size(host_memory), nvme_memory=options.size(nvme_memory)),
+            tier_directory=tier_directory,
         ),
         dtype,
         share=n > 1,
@@ -163,6 +172,7 @@ def run_command(
             loaded,
             scenario_for(config, loaded.spec, traffic, as_backlog=backlog, dtype=loaded.dtype),
             seed=seed,
+            tier_directory=tier_directory,
             on_ended=on_ended,
             on_plan=on_plan,
         )
