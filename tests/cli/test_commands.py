@@ -17,11 +17,14 @@ import pytest
 import transformers
 
 from kvhouse import devices, spec
+from kvhouse.cli import answering
+from kvhouse.cli.chat import chat_command
 from kvhouse.cli.plan import plan_command
 from kvhouse.cli.replay import replay_command
 from kvhouse.cli.run import run_command
 from kvhouse.core.policy import DEFAULT_WATERMARK, POLICIES
 from kvhouse.core.scheduler import SchedulerConfig
+from kvhouse.errors import KvhouseError
 from kvhouse.formats import FORMATS
 from kvhouse.layout import DEFAULT_BLOCK_SIZE
 from kvhouse.planner import DEFAULT_UTILIZATION
@@ -280,11 +283,14 @@ def test_version():
     assert succeed("--version") == f"kvhouse {importlib.metadata.version('kvhouse')}\n"
 
 
-def test_a_format_is_refused_before_the_weights_are_read(tiny_llama):
-    (tiny_llama / "model.safetensors").write_bytes(b"no weights")
-    done = kvhouse("run", str(tiny_llama), "Hi", "--kv-format", "int3")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "unknown KV format 'int3'" in done.stderr
+def test_a_format_is_refused_before_the_weights_are_read(tiny_llama, monkeypatch):
+    def load(*_):
+        pytest.fail("the weights were read")
+
+    monkeypatch.setattr(answering, "load", load)
+    for command, prompt in ((run_command, ["Hi"]), (chat_command, [])):
+        with pytest.raises(KvhouseError, match="unknown KV format 'int3'"):
+            command(str(tiny_llama), *prompt, kv_format="int3")
 
 
 @pytest.mark.parametrize(
@@ -300,7 +306,10 @@ def test_a_format_is_refused_before_the_weights_are_read(tiny_llama):
         (["frobnicate"], "frobnicate"),
         (["replay", "nowhere.csv", "--model", "smollm2"], "no trace nowhere.csv"),
         (["replay", *SLICE, "--model", "smollm2", "--kv-memory", "1000"], "smaller than one block"),
-        (["replay", *SLICE, "--model", "llama-2-70b", "--device", "l4"], "leave none for keys"),
+        (
+            ["replay", *SLICE, "--model", "llama-2-70b", "--device", "l4"],
+            "larger device, more of them",
+        ),
         (
             ["replay", *SLICE, "--model", "smollm2", "--plan-log", "/nowhere/log"],
             "plan log /nowhere/log: cannot be written",

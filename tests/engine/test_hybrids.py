@@ -11,7 +11,8 @@ import torch
 from transformers import CONFIG_MAPPING
 
 from kvhouse.core.step import Row, StepPlan
-from kvhouse.engine.kernels.reference import ReferenceKernel
+from kvhouse.engine.kernels.choose import make_kernel
+from kvhouse.engine.kernels.cpu.kernel import NumbaKernel
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.packed import pack
 from kvhouse.engine.sequential import Continuation, SequentialAdapter
@@ -85,7 +86,7 @@ class Served:
                 request: loaded.model(torch.tensor([ids]), use_cache=False).logits[0]
                 for request, ids in self.tokens.items()
             }
-        kernel = ReferenceKernel(self.kv)
+        kernel = make_kernel(self.kv)
         self.adapter = SequentialAdapter(loaded.model, kernel, loaded.spec, loaded.continuation)
 
     def row(self, request: int, first: int, count: int, samples: bool = True) -> Row:
@@ -177,10 +178,12 @@ def test_what_cannot_be_run_is_refused_with_the_reason(architecture, model_type,
 
 
 @pytest.mark.parametrize(
-    ("model_type", "passes"), [("zamba2", 2), ("inkling_text", 4), ("rwkv", 4)]
+    ("model_type", "passes"), [("zamba2", 2), ("jamba", 4), ("inkling_text", 4), ("rwkv", 4)]
 )
 def test_requests_that_decode_share_a_pass_where_they_can(architecture, model_type, passes):
     served = Served(architecture(model_type))
+    # A batch reaches the compiled kernel too, as a pack.
+    assert isinstance(served.adapter.kernel, NumbaKernel) == (model_type in ("jamba", "rwkv"))
     served.run(served.row(2, 0, 1), served.row(3, 0, 9), served.row(4, 0, 6), served.row(5, 0, 3))
     counted = []
     served.adapter.model.register_forward_hook(lambda *_: counted.append(1))
@@ -192,9 +195,8 @@ def test_requests_that_decode_share_a_pass_where_they_can(architecture, model_ty
 @pytest.mark.parametrize("document", ["models.md", "models.zh-CN.md"])
 def test_the_documentation_names_them_all(document):
     text = (Path(__file__).parents[2] / "docs" / document).read_text(encoding="utf-8")
-    rows = [line for line in text.splitlines() if line.startswith("|") and "`rwkv`" in line]
-    at = text.splitlines().index(rows[0])
-    named = [set(re.findall(r"`([a-z]\w*)`", line)) for line in text.splitlines()[at : at + 3]]
+    section = text.split("\n## ")[-2].splitlines()
+    named = [set(re.findall(r"`([a-z]\w*)`", row)) for row in section if row.startswith("|")][2:]
     assert named == [set(IN_CHUNKS), set(OWN_ATTENTION), set(ONE_BY_ONE)]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+
 import pytest
 import torch
 
@@ -137,6 +139,17 @@ def test_states_have_slots_of_their_own():
     kv = pool(FullAttention(4, 2, 8, 8), State((Tensor(8, "float32"),)), slots=5)
     assert kv.states.shape == (5, 32)
     assert kv.nbytes == 3 * kv.layout.block_bytes + 5 * 32
+
+
+def test_a_large_pool_begins_at_a_huge_page_and_keeps_its_memory():
+    kv = pool(FullAttention(8, 8, 128, 128), block_size=16, blocks=40)
+    assert kv.nbytes == 40 * 16 * 8 * 256 * 4 > 2**22
+    keys = kv.layers[0].vectors[0].data
+    assert keys.data_ptr() % 2**21 == 0 or not hasattr(mmap, "MADV_HUGEPAGE")
+    kv.write_block(39, torch.full((kv.layout.block_bytes,), 7, dtype=torch.uint8))
+    again = pool(FullAttention(8, 8, 128, 128), block_size=16, blocks=40)
+    again.write_block(39, torch.zeros(kv.layout.block_bytes, dtype=torch.uint8))
+    assert bool((kv.read_block(39) == 7).all())
 
 
 def test_more_than_the_machine_has_is_refused_before_it_is_touched():

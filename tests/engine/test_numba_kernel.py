@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 
 import numba
 import numpy as np
@@ -254,6 +255,18 @@ def test_answers_in_the_dtype_of_the_query(dtype):
     assert got.dtype == dtype
     bound = {torch.bfloat16: 2**-8, torch.float16: 2**-11}.get(dtype, 0.0)
     assert worst(requests, packed, query.float(), got.float(), 0.3) < bound + 5e-6
+
+
+def test_a_batch_of_rows_need_not_be_one_sequence():
+    """Some models take decoding rows as a batch: ids ``[rows, 1]``, and the same pack."""
+    shape, rng = (9, 3, 64, 64), np.random.default_rng(11)
+    kv = pool(FullAttention(*shape), "fp32", 16, 10)
+    requests = Requests(kv, 11)
+    packed = requests.step({0: 1, 1: 1, 2: 1})
+    turned = replace(packed, input_ids=packed.input_ids.T, position_ids=packed.position_ids.T)
+    query, key, value = inputs(rng, 3, shape)
+    got = NumbaKernel(kv).prepare(turned).attend(0, query, key, value, 0.3)
+    assert worst(requests, packed, query, got, 0.3) < 5e-6
 
 
 def test_a_layer_may_read_what_another_wrote():

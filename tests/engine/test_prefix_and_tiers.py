@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvhouse.cli import app
 from kvhouse.core.tiers import always
 from kvhouse.costs import Roofline
 from kvhouse.devices import Device
@@ -350,3 +352,21 @@ def tiny_answers(tiny_directory, tmp_path_factory):
         return Engine(loaded, config), alone
 
     return build
+
+
+def test_the_command_shares_and_stores_for_real(tiny_directory, tmp_path, capsys):
+    """Three of four prompts begin with 32 tokens that an earlier one has computed."""
+    lines = [
+        f'{{"timestamp": {i}, "input_length": 40, "output_length": 2, "hash_ids": [1]}}'
+        for i in range(4)
+    ]
+    trace = tmp_path / "four.jsonl"
+    trace.write_text("\n".join(lines))
+    options = "--kv-memory 64KiB --prefix-cache --host-memory 32KiB --nvme-memory 32KiB"
+    places = ["--tier-directory", str(tmp_path), "--block-size", "8", "--max-running", "1"]
+    command = ["run", str(tiny_directory("llama-gqa")), "--trace", str(trace), "--json"]
+    app([*command, *options.split(), *places], standalone_mode=False)
+    result = json.loads(capsys.readouterr().out)
+    assert result["finished"] == 4
+    assert result["reused_tokens"] == 3 * 32
+    assert [tier["name"] for tier in result["scenario"]["tiers"]] == ["host", "nvme"]

@@ -61,6 +61,7 @@ def ask(script: str, *arguments: str) -> list[int]:
 
 def test_a_loaded_engine_takes_its_weights_its_pool_and_a_constant():
     constant = 200 * 2**20  # the tokenizer, work space and what torch sets up at its first step
+    ask(LOAD, str(2**20))  # whoever is first compiles the kernels, which takes memory of its own
     for memory in (2**20, 2**28):
         taken, weights, pool = ask(LOAD, str(memory))
         assert memory - pool < 2 * 16 * 46080  # whole blocks of 16 tokens

@@ -1,5 +1,6 @@
 """docs/json.md describes every key that ``--json`` gives, in both languages, and no other."""
 
+import io
 import json
 import re
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from kvhouse.cli.answering import Usage
 from kvhouse.cli.run import answers_to_dict
 from kvhouse.demo.cache import CacheOutcome, CacheSetting
 from kvhouse.demo.paging import POLICIES, Outcome, Setting
+from kvhouse.doctor import examine
+from kvhouse.doctor.texts import texts_of
 from kvhouse.engine.outputs import Completion, FinishReason, TokenLogprobs
 from kvhouse.engine.quality import Quality, QualityReport, Variant
 from kvhouse.engine.support import Capability
@@ -168,6 +171,7 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
         "kvhouse-devices-name": [devices.get("l4").to_dict()],
         "kvhouse-devices": [{"devices": [device.to_dict() for device in devices.listed()]}],
         "kvhouse-quality": [_quality().to_dict()],
+        "kvhouse-doctor": _doctor(),
         "kvhouse-demo-cache": [CacheOutcome(CacheSetting(), "", (Point(1, *[0.0] * 5),)).to_dict()],
         "kvhouse-demo-paging": [Outcome(Setting(), sized, drives, drives).to_dict()],
     }
@@ -194,6 +198,23 @@ def _answers() -> list[dict[str, Any]]:
         answers_to_dict("", [full], Usage(1, 2, 3, 4.0, 5.0)),
         answers_to_dict("", [bare], Usage(1)),
     ]
+
+
+def _doctor() -> list[dict[str, Any]]:
+    """A log with an error, one without a word that is known, and one that only fails."""
+    texts = texts_of("en")
+    start = (
+        "Initializing a V1 LLM engine (v0.11.0) with config: model='Qwen/Qwen3-14B', "
+        "dtype=torch.bfloat16, max_seq_len=32768, tensor_parallel_size=1\n"
+        "INFO Running: 4 reqs, Waiting: 0 reqs, GPU KV cache usage: 13.9%\n"
+        "Free memory on device (79.0/79.2 GiB) on startup. Desired GPU memory utilization is "
+        "(0.5, 39.6 GiB).\n"
+        "ValueError: To serve at least one request with the models's max seq len (32768), "
+        "(5.00 GiB KV cache is needed, which is larger than the available KV cache memory "
+        "(2.00 GiB). Try increasing\n"
+    )
+    logs = (start, "hello\n", "GPU KV cache size: 16 tokens\n")
+    return [examine(io.BytesIO(log.encode())).to_dict(texts) for log in logs]
 
 
 def _quality() -> QualityReport:

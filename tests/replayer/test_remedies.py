@@ -7,7 +7,7 @@ import pytest
 
 from kvhouse import devices, spec
 from kvhouse.errors import KvhouseError
-from kvhouse.planner.remedies.prices import ACCURACY
+from kvhouse.planner.remedies.prices import accuracy_of
 from kvhouse.replayer import SLO, Setup, Tiering, Trace, TraceRequest, read_trace, replay
 from kvhouse.replayer.remedies import Tries, remedies
 
@@ -287,7 +287,7 @@ def test_every_row_names_its_price_and_what_it_rests_on():
     report = remedies(replace(STARVED, policy="paged", trace=alike(64, 400, 100)))
     rows = named(report)
     for name in FORMATS:
-        assert rows[name].accuracy == ACCURACY[name.split()[0]]
+        assert rows[name].accuracy == accuracy_of(name.split()[0])
         assert rows[name].needs
     assert all(row.accuracy and row.assumption for row in report.rows)
     assert "31.51 GB/s" in rows["host offload"].assumption

@@ -152,6 +152,9 @@ def test_what_is_refused(tmp_path, content, reason):
 def test_sources_that_cannot_be_opened(tmp_path):
     with pytest.raises(TraceError, match="no trace nowhere: give a file or one of azure-conv-2023"):
         read_trace("nowhere")
+    with pytest.raises(TraceError, match=r"or describe traffic, such as poisson:.*") as caught:
+        read_trace("even:rate=2")
+    assert len(read_trace(str(caught.value).rpartition(" ")[2]).requests) == 100
     with pytest.raises(TraceError, match="cannot be read: Is a directory"):
         read_trace(tmp_path)
     with pytest.raises(TraceError, match="cannot be read: embedded null byte"):

@@ -15,6 +15,7 @@ import typer
 from kvhouse.cli.chat import chat_command
 from kvhouse.cli.demo import demo_app
 from kvhouse.cli.devices import devices_command
+from kvhouse.cli.doctor import doctor_command
 from kvhouse.cli.models import models_command
 from kvhouse.cli.plan import plan_command
 from kvhouse.cli.progress import INTERRUPTED
@@ -68,6 +69,7 @@ app.command("chat")(chat_command)
 app.command("models")(models_command)
 app.command("quality")(quality_command)
 app.command("trace")(trace_command)
+app.command("doctor")(doctor_command)
 app.command("devices")(devices_command)
 app.add_typer(demo_app, name="demo")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -50,4 +51,28 @@ Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16: weights 
 EngineFormat = Annotated[
     str | None,
     typer.Option("--kv-format", help="fp32, bf16, fp16, fp8, int8 or int4. By default as --dtype."),
+]
+Rotation = Annotated[
+    bool | None,
+    typer.Option(
+        "--kv-rotation/--no-kv-rotation",
+        help="Rotate keys and values before int8 or int4 rounds them. By default for int4.",
+    ),
+]
+NoCache = Annotated[
+    bool,
+    typer.Option(
+        "--no-kv-cache",
+        help="Keep no keys and values: each token computes all before it again, to see what that "
+        "costs.",
+    ),
+]
+TierDirectory = Annotated[
+    Path | None,
+    typer.Option(
+        "--tier-directory",
+        metavar="DIR",
+        help="Where the files of --nvme-memory are made. By default in the system's place for "
+        "temporary files, which may lie in memory.",
+    ),
 ]

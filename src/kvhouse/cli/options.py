@@ -316,6 +316,18 @@ def seconds(text: str | None) -> float | None:
     return None if text is None else parse_seconds(text)
 
 
+def pair(text: str) -> tuple[str, str]:
+    """An engine's option as name and value.
+
+    Raises:
+        KvhouseError: It is not of the form ``name=value``.
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise KvhouseError(f"engine option {text!r}: write it as name=value")
+    return name, value
+
+
 def names(text: str) -> tuple[str, ...]:
     """The names in a list with commas."""
     return tuple(name.strip() for name in text.split(",") if name.strip())

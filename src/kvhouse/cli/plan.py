@@ -139,7 +139,7 @@ def plan_command(
         traffic=traffic,
         efficiency=efficiency,
         engine=engine,
-        engine_options=dict(_pair(text) for text in engine_option or []),
+        engine_options=dict(options.pair(text) for text in engine_option or []),
     )
     result = report(case, questions)
     if as_json:
@@ -175,13 +175,6 @@ def _alone(**given: bool) -> None:
         if is_given:
             option = "--" + name.replace("_", "-")
             raise KvhouseError(f"{option} does not go with --compare: plan one model with it")
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise KvhouseError(f"engine option {text!r}: write it as name=value")
-    return name, value
 
 
 def _traffic(

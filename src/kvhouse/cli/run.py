@@ -59,6 +59,8 @@ def run_command(
     kv_memory: engine_options.EngineMemory = answering.DEFAULT_KV_MEMORY,
     dtype: engine_options.Dtype = "float32",
     kv_format: engine_options.EngineFormat = None,
+    kv_rotation: engine_options.Rotation = None,
+    no_kv_cache: engine_options.NoCache = False,
     limit: options.Limit = None,
     scale_lengths: options.ScaleLengths = 1.0,
     scale_rate: options.ScaleRate = 1.0,
@@ -73,6 +75,10 @@ def run_command(
     token_budget: options.TokenBudget = 2048,
     max_running: options.MaxRunning = 256,
     watermark: options.Watermark = 0.05,
+    prefix_cache: options.PrefixCache = False,
+    host_memory: options.HostMemory = None,
+    nvme_memory: options.NvmeMemory = None,
+    tier_directory: engine_options.TierDirectory = None,
     plan_log_file: options.PlanLog = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -85,15 +91,18 @@ def run_command(
     if (prompt is None) == (trace is None):
         raise KvhouseError("give either a prompt or --trace")
     taken = (limit, scale_lengths, cut, scale_rate, start, duration, sample, sample_seed)
-    if prompt is not None and (taken != _WHOLE_TRACE or backlog or plan_log_file):
+    kept = prefix_cache or host_memory or nvme_memory or tier_directory
+    if prompt is not None and (taken != _WHOLE_TRACE or backlog or plan_log_file or kept):
         raise KvhouseError(
-            "--limit, --scale-lengths, --backlog, --plan-log and all that choose from a trace "
-            "go with --trace"
+            "--limit, --scale-lengths, --backlog, --plan-log, --prefix-cache, tiers and all that "
+            "choose from a trace go with --trace"
         )
     stops = tuple(stop or ())
     plain = (top_k, top_p, min_p, repetition_penalty, stops, n, logprobs) == _PLAIN
     if trace is not None and (temperature or raw or not plain):
         raise KvhouseError("--temperature, --raw and all that say how to answer go with a prompt")
+    if trace is not None and (kv_rotation is not None or no_kv_cache):
+        raise KvhouseError("--kv-rotation and --no-kv-cache go with a prompt")
     if logprobs is not None and not as_json:
         raise KvhouseError("--logprobs goes with --json")
     require_apart({"--plan-log": plan_log_file}, (trace, model))
@@ -101,6 +110,7 @@ def run_command(
 
     from kvhouse.engine import EngineConfig, SamplingParams
     from kvhouse.engine.traced import run_trace, scenario_for
+    from kvhouse.replayer.tiering import Tiering
 
     sampling = SamplingParams(
         temperature=temperature,
@@ -118,12 +128,17 @@ def run_command(
         EngineConfig(
             kv_memory=parse_bytes(kv_memory),
             kv_format=kv_format or answering.FORMAT_OF.get(dtype, dtype),
+            kv_rotation=kv_rotation,
+            kv_cache=not no_kv_cache,
             policy=policy,
             block_size=block_size,
             max_length=max_length,
             token_budget=token_budget,
             max_running=max_running,
             watermark=watermark,
+            prefix_cache=prefix_cache,
+            tiering=Tiering(options.size(host_memory), nvme_memory=options.size(nvme_memory)),
+            tier_directory=tier_directory,
         ),
         dtype,
         share=n > 1,
@@ -157,6 +172,7 @@ def run_command(
             loaded,
             scenario_for(config, loaded.spec, traffic, as_backlog=backlog, dtype=loaded.dtype),
             seed=seed,
+            tier_directory=tier_directory,
             on_ended=on_ended,
             on_plan=on_plan,
         )

@@ -68,7 +68,7 @@ class CacheDemo:
 
     def __init__(self, setting: CacheSetting, loaded: LoadedModel, device: Device) -> None:
         from kvhouse.engine import Engine, EngineConfig
-        from kvhouse.engine.uncached import Uncached
+        from kvhouse.engine.uncached import UncachedAdapter
 
         self._setting = setting
         layout = KVLayout.of(loaded.spec, setting.kv_format)
@@ -83,7 +83,7 @@ class CacheDemo:
         )
         self._vocab_size = loaded.spec.vocab_size
         self._engine = Engine(loaded, config)
-        self._uncached = Uncached(loaded.model)
+        self._uncached = UncachedAdapter(loaded.model)
         self._roofline = Roofline(loaded.spec, layout, device, setting.dtype)
 
     def measure(self, length: int) -> Point:

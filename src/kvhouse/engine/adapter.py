@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from transformers import PreTrainedModel
@@ -17,6 +17,16 @@ from kvhouse.spec import Indexer, LatentAttention, ModelSpec, SharedKV
 
 #: ``packed``: all rows of a step in one forward pass. ``per_sequence``: a pass for each row.
 Kind = Literal["packed", "per_sequence"]
+
+
+class Adapter(Protocol):
+    """A model that computes the rows of a step."""
+
+    model: PreTrainedModel
+
+    def forward(self, step: PackedStep) -> torch.Tensor:
+        """Compute all rows, and the logits ``[S, vocab]`` of those that sample."""
+        ...
 
 
 class ModelAdapter:

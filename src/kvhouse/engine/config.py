@@ -12,7 +12,7 @@ from kvhouse.core.tiers import LoadRule
 from kvhouse.engine.kernels.choose import KernelName
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.tiering import NO_TIERS, OpenTiers
-from kvhouse.errors import UnsupportedModel
+from kvhouse.errors import KvhouseError, UnsupportedModel
 from kvhouse.layout import DEFAULT_BLOCK_SIZE, KVLayout, PoolSize
 from kvhouse.replayer.tiering import Tiering
 from kvhouse.spec.model import ModelSpec
@@ -30,6 +30,9 @@ class EngineConfig:
         kv_format: Format of keys and values in the pool.
         kv_rotation: Whether keys and values are rotated before they are rounded, which int8 and
             int4 can be; None for int4 only.
+        kv_cache: Whether keys and values are kept at all. Without them each token computes all
+            before it again, which shows what the cache is there for; requests are scheduled in
+            the pool as ever.
         kernel: What computes attention: ``numba`` on the CPU, ``reference`` in plain torch
             anywhere, or ``auto`` for the first where it can.
         policy: One of ``core.policy.POLICIES``, or ``contiguous``.
@@ -46,11 +49,15 @@ class EngineConfig:
         load_rule: Whether to load from a tier what could be computed again; by default where
             that is sooner done, going by this machine's measured arithmetic.
         checked: Check every invariant of the core after every step.
+
+    Raises:
+        KvhouseError: A prefix cache or tiers without a KV cache.
     """
 
     kv_memory: int = DEFAULT_KV_MEMORY
     kv_format: str = "fp32"
     kv_rotation: bool | None = None
+    kv_cache: bool = True
     kernel: KernelName = "auto"
     policy: str = "paged"
     block_size: int = DEFAULT_BLOCK_SIZE
@@ -63,6 +70,10 @@ class EngineConfig:
     tier_directory: Path | None = None
     load_rule: LoadRule | None = None
     checked: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.kv_cache and (self.prefix_cache or self.tiering):
+            raise KvhouseError("without a KV cache there is nothing to share or to store")
 
     def limits(self, spec: ModelSpec) -> SchedulerConfig:
         """The scheduler's limits for a model.
@@ -113,9 +124,9 @@ class EngineConfig:
 
     def sharing(self, spec: ModelSpec) -> EngineConfig:
         """The same with a prefix cache, where the policy and the model allow one."""
-        shared = replace(self, prefix_cache=True)
-        if self.policy != PAGED:
+        if self.policy != PAGED or not self.kv_cache:
             return self
+        shared = replace(self, prefix_cache=True)
         try:
             shared.refuse_impossible(spec)
         except UnsupportedModel:

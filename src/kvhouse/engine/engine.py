@@ -55,7 +55,9 @@ class Engine:
         self.tokenizer = loaded.tokenizer
         self.scheduler = Scheduler(memory, limits)
         self.kv = KVTensors(spec, layout, size, rotate=config.kv_rotation)
-        self.executor = TorchExecutor.on(self.kv, loaded, below.stores, config.kernel)
+        self.executor = TorchExecutor.on(
+            self.kv, loaded, below.stores, config.kernel, cached=config.kv_cache
+        )
         #: Bytes of the pool that requests held in the step before.
         self.held_bytes = 0
         self._live: dict[int, LiveRequest] = {}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from kvhouse.core.step import Row, Sampled, StepPlan, StepResult
-from kvhouse.engine.adapter import ModelAdapter
+from kvhouse.engine.adapter import Adapter
 from kvhouse.engine.kernels.choose import KernelName, make_kernel
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.load import LoadedModel
@@ -20,6 +20,7 @@ from kvhouse.engine.sampling_params import SamplingParams
 from kvhouse.engine.sequential import make_adapter
 from kvhouse.engine.tier_stores import TierStore
 from kvhouse.engine.transfers import Transfers
+from kvhouse.engine.uncached import UncachedAdapter
 
 
 @dataclass(slots=True)
@@ -48,7 +49,7 @@ class TorchExecutor:
     timing = "measured"
 
     def __init__(
-        self, adapter: ModelAdapter, eos_token_ids: Collection[int], transfers: Transfers
+        self, adapter: Adapter, eos_token_ids: Collection[int], transfers: Transfers
     ) -> None:
         self.adapter = adapter
         self.transfers = transfers
@@ -62,16 +63,28 @@ class TorchExecutor:
         loaded: LoadedModel,
         tiers: Sequence[TierStore] = (),
         kernel: KernelName = "auto",
+        *,
+        cached: bool = True,
     ) -> TorchExecutor:
         """The executor of a loaded model on a pool, and on tiers below it.
+
+        Args:
+            kv: The pool.
+            loaded: The model.
+            tiers: What lies below the pool.
+            kernel: What computes attention.
+            cached: Whether the pool is used; otherwise each token computes all before it again.
 
         Raises:
             UnsupportedModel: The engine would not compute this model exactly.
             KvhouseError: The kernel that is asked for cannot serve this pool.
         """
-        adapter = make_adapter(
-            loaded.model, make_kernel(kv, kernel), loaded.spec, loaded.kind, loaded.continuation
-        )
+        adapter: Adapter = UncachedAdapter(loaded.model)
+        if cached:
+            made = make_kernel(kv, kernel)
+            adapter = make_adapter(
+                loaded.model, made, loaded.spec, loaded.kind, loaded.continuation
+            )
         return cls(adapter, loaded.eos_token_ids, Transfers(kv, tiers))
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -44,12 +44,14 @@ class PackedStep:
         position_ids: Each token's position in its own request, int64 ``[1, T]``.
         last: Places of the last tokens of the rows that sample, int64 ``[S]``.
         rows: The plan's rows, in its order.
+        known: Requests' known token ids, for whoever computes without a pool.
     """
 
     input_ids: torch.Tensor
     position_ids: torch.Tensor
     last: torch.Tensor
     rows: tuple[PackedRow, ...]
+    known: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
     def alone(self) -> Iterator[PackedStep]:
         """Each row as a step of its own."""
@@ -85,4 +87,5 @@ def pack(plan: StepPlan, tokens: Mapping[int, Sequence[int]]) -> PackedStep:
         torch.tensor([positions]),
         torch.tensor(last, dtype=torch.int64),
         tuple(rows),
+        tokens,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -44,6 +44,8 @@ class Continuation:
             reason += ", its attention is not one that a kernel over pages can do"
         if self.one_by_one:
             reason += ", and transformers goes on from them for one token at a time"
+        if self.together:
+            reason += "; requests that decode do share one"
         return reason
 
 
@@ -191,7 +193,7 @@ class SequentialAdapter(ModelAdapter):
         """One forward pass: the states that it leaves, and the model's output."""
         if self._continuation.own_attention:
             return self._with_own_attention(step, states, over_nothing)
-        attention = _NoAttention() if over_nothing else self.kernel.prepare(step)
+        attention = _NoAttention() if over_nothing else self.kernel.prepare(_packed(step))
         forward = Forward(attention, self._latent)
         cache = self._carrier.accepted(PagedCache)(forward, step.rows[0].row.first)
         arguments = self._carrier.load(cache, states)
@@ -210,6 +212,13 @@ class SequentialAdapter(ModelAdapter):
         output = self._run(step, self._carrier.load(cache, states))
         self._check(cache.calls, len(self._keeping))
         return self._carrier.collect(cache, output), output
+
+
+def _packed(step: PackedStep) -> PackedStep:
+    """A batch of one token each as a kernel knows it: a row of them, ``[1, T]``."""
+    if step.input_ids.shape[0] == 1:
+        return step
+    return replace(step, input_ids=step.input_ids.T, position_ids=step.position_ids.T)
 
 
 def _joined(each: Sequence[States | None]) -> States:

@@ -43,7 +43,7 @@ class Budget:
             raise KvhouseError(
                 f"the weights take {self.weights:,} bytes of the {self.memory - self.reserve:,} "
                 "usable ones and leave none for keys and values: choose narrower weights, a "
-                "larger device, or set the KV memory yourself"
+                "larger device, more of them (tensor parallel), or set the KV memory yourself"
             )
         return self.kv
 

@@ -41,7 +41,10 @@ def open_trace(source: str | Path) -> Iterator[tuple[IO[bytes] | GzipFile, bytes
         file = Path(source).open("rb")  # noqa: SIM115 - closed below, errors here are named
     except FileNotFoundError:
         known = ", ".join(BUNDLED)
-        raise TraceError(f"no trace {name}: give a file or one of {known}") from None
+        raise TraceError(
+            f"no trace {name}: give a file or one of {known}, or describe traffic, such as "
+            "poisson:rate=2,lengths=sharegpt,requests=100"
+        ) from None
     except (OSError, ValueError) as error:
         raise TraceError(f"trace {name}: cannot be read: {reason_of(error)}") from None
     with file:

@@ -11,7 +11,7 @@ from kvhouse.formats import get_format
 from kvhouse.planner.case import Case
 from kvhouse.planner.remedies.bigger import bigger_cards
 from kvhouse.planner.remedies.candidate import Candidate, Excluded, Options
-from kvhouse.planner.remedies.prices import ACCURACY, ACCURACY_OF_WEIGHTS, LATENT_INT4
+from kvhouse.planner.remedies.prices import ACCURACY_OF_WEIGHTS, LATENT_INT4, accuracy_of
 from kvhouse.spec.layers import FullAttention, LatentAttention, Layer
 from kvhouse.units import seconds_text
 
@@ -48,7 +48,7 @@ def narrower_formats(case: Case) -> Iterator[Candidate | Excluded]:
             f"{name} KV",
             f"store keys and values in {name} instead of {case.kv_format}, scales included",
             {"kv_format": name},
-            accuracy=LATENT_INT4 if latent and name == "int4" else ACCURACY[name],
+            accuracy=LATENT_INT4 if latent and name == "int4" else accuracy_of(name),
             latency="a step reads fewer bytes; widening them again is not counted",
             needs=f"kernels that read {name}",
         )

@@ -85,8 +85,7 @@ class NumbaStep:
     def __init__(self, kernel: NumbaKernel, step: PackedStep) -> None:
         self._kernel = kernel
         self._rows = step.rows
-        # A pack is one row of tokens; of a batch each row has one.
-        self._tokens = step.input_ids.numel()
+        self._tokens = max(packed.stop for packed in step.rows)
         self._threads = torch.get_num_threads()
         self._tables: dict[tuple[int, int], Tables] = {}
         self._jobs: dict[tuple[int, ...], tuple[Job, ...]] = {}

@@ -35,7 +35,7 @@ def llama_open(case: Case) -> Mapping[str, Sequence[Any]]:
         inputs["n_seq_max"] = [sequences or case.count("seqs") or 1, *open_sequences]
         unified = case.flag("kv_unified", "unified")
         inputs["unified"] = [False, True] if unified is None else [bool(unified)]
-    if "kv_lora_rank" in case.part("config"):
+    if "kv_lora_rank" in case.part("config") or _is_latent(case.spec):
         inputs["latent_values"] = [False, True] if case.engine == "llama.cpp" else [False]
         inputs["mla"] = [True, False]
     stated = case.text("cache_type_k", "type_k", "cache_type", "kv_type", "ctk")
@@ -45,6 +45,10 @@ def llama_open(case: Case) -> Mapping[str, Sequence[Any]]:
     full = case.flag("swa_full")
     inputs["swa_full"] = [False, True] if full is None else [bool(full)]
     return inputs
+
+
+def _is_latent(spec: ModelSpec | None) -> bool:
+    return spec is not None and any(isinstance(part, LatentAttention) for part in _parts(spec))
 
 
 def _types(case: Case) -> Sequence[str]:

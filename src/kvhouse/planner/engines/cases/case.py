@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvhouse.planner.engines.cases.span import Span, printed
+from kvhouse.spec.model import ModelSpec
 
 #: Words for units; engines that print GB and MB mostly mean GiB and MiB.
 _SAME_UNIT = {
@@ -41,11 +42,13 @@ class Case:
         values: The JSON object.
         decimals: Least decimals of printed figures with a unit.
         assumed: What is tried for inputs that are not stated.
+        spec: The model, where it is known by more than the numbers of ``config``.
     """
 
     values: Mapping[str, Any]
     decimals: int = 2
     assumed: Mapping[str, Any] = field(default_factory=dict)
+    spec: ModelSpec | None = None
 
     def part(self, name: str) -> Mapping[str, Any]:
         """``config``, ``flags``, ``reported`` or ``hw``; empty where it is null."""

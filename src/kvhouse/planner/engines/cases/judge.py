@@ -27,6 +27,7 @@ from kvhouse.planner.engines.cases.pools import (
 )
 from kvhouse.planner.engines.cases.vllm import v0_case, v0_open, v1_case, v1_open
 from kvhouse.spec.fields import show
+from kvhouse.spec.model import ModelSpec
 
 #: Inputs that may be other than the engine's default at once, where a case does not state them.
 _MOST_CHANGED = 2
@@ -97,9 +98,14 @@ def read_cases(path: Path) -> Iterator[dict[str, Any]]:
         yield values
 
 
-def judge(values: Mapping[str, Any]) -> Verdict:
-    """Derive what a case reports, and compare."""
-    case = Case(values)
+def judge(values: Mapping[str, Any], spec: ModelSpec | None = None) -> Verdict:
+    """Derive what a case reports, and compare.
+
+    Args:
+        values: The case.
+        spec: The model, in place of the case's ``config``.
+    """
+    case = Case(values, spec=spec)
     family = next((one for one in FAMILIES if _is(case.engine, one.names)), None)
     if family is None:
         return _by_common_form(case)

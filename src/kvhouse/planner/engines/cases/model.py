@@ -50,8 +50,8 @@ def case_spec(case: Case) -> ModelSpec | None:
         Missing: A number that the kinds of layers need is not stated.
     """
     config = case.part("config")
-    if not config:
-        return None
+    if case.spec is not None or not config:
+        return case.spec
     if "model_type" in config:
         from kvhouse.spec.hf_config import read_config
 

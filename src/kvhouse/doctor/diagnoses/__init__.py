@@ -1,0 +1,48 @@
+"""Every diagnosis, in the order in which they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvhouse.doctor.diagnoses import memory, pool, running, startup
+from kvhouse.doctor.diagnoses.base import Diagnosis, Patient, Rule
+
+RULES: tuple[Rule, ...] = (
+    startup.other_processes,
+    memory.weights,
+    startup.no_blocks,
+    startup.cannot_hold_one,
+    startup.too_few_states,
+    memory.buffers,
+    memory.projected,
+    memory.fragmentation,
+    memory.activations,
+    memory.graphs,
+    running.preemptions,
+    pool.many_requests,
+    running.capped,
+    pool.few_requests,
+    pool.uneven_ranks,
+    pool.tp_over_heads,
+    pool.scales_of_one,
+    pool.split_context,
+    pool.reserved_ahead,
+    pool.hybrid_tokens,
+    running.no_hits,
+    running.idle,
+)
+_ORDER = {"error": 0, "warning": 1, "note": 2}
+
+
+def diagnose(patient: Patient) -> tuple[Diagnosis, ...]:
+    """What is wrong, what stops the server first; a single ``fine`` where nothing is."""
+    found = sorted(_found(patient), key=lambda one: _ORDER[one.severity])
+    if all(one.severity == "note" for one in found):
+        fine = Diagnosis("fine", "note", (), patient.evidence("kv_tokens", "max_concurrency"))
+        return (fine, *found)
+    return tuple(found)
+
+
+def _found(patient: Patient) -> Iterator[Diagnosis]:
+    for rule in RULES:
+        yield from rule(patient)

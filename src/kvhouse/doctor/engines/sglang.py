@@ -1,0 +1,170 @@
+"""SGLang: its pools, its memory, its batches. What it prints as GB are GiB.
+
+Sources: python/sglang/srt/model_executor/model_runner.py, mem_cache/memory_pool.py and
+swa_memory_pool.py, managers/scheduler.py and scheduler_metrics_mixin.py, entrypoints/engine.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from kvhouse.doctor.facts import Value
+from kvhouse.doctor.launch import fields, flags
+from kvhouse.doctor.line import Read, line, value_of
+
+_ARGUMENTS = {
+    "model_path": "model",
+    "dtype": "dtype",
+    "kv_cache_dtype": "kv_cache_dtype",
+    "context_length": "context_length",
+    "mem_fraction_static": "mem_fraction_static",
+    "tp_size": "tp",
+    "pp_size": "pp",
+    "dp_size": "dp",
+    "page_size": "page_size",
+    "max_running_requests": "max_running_requests",
+    "max_total_tokens": "max_total_tokens",
+    "chunked_prefill_size": "chunked_prefill_size",
+    "swa_full_tokens_ratio": "swa_full_tokens_ratio",
+    "mamba_full_memory_ratio": "mamba_full_memory_ratio",
+    "speculative_algorithm": "speculative",
+    "disable_radix_cache": "disable_radix_cache",
+    "disable_cuda_graph": "disable_cuda_graph",
+    "quantization": "quantization",
+}
+_FLAGS = {f"--{name.replace('_', '-')}": fact for name, fact in _ARGUMENTS.items()} | {
+    "--tp": "tp",
+    "--model": "model",
+}
+
+
+def _pool(match: re.Match[str], memory: dict[str, Value]) -> Iterable[Read]:
+    """A pool of tokens: the first is the model's, one with as many tokens its draft's."""
+    tokens = int(match[1].replace(",", ""))
+    first = memory.setdefault("pool_tokens", tokens)
+    draft = memory.get("pools", 0) and tokens == first
+    memory["pools"] = int(memory.get("pools", 0)) + 1
+    prefix = "draft_" if draft else "other_" if tokens != first else ""
+    yield f"{prefix}tokens", tokens, ""
+    for name, text in (("k_size_gb", match[2]), ("v_size_gb", match[3]), ("kv_size_gb", match[4])):
+        if text is not None:
+            yield f"{prefix}{name}", value_of(name, text), ""
+
+
+def _windows(match: re.Match[str], memory: dict[str, Value]) -> Iterable[Read]:
+    """Two pools, whose lines came before this one."""
+    yield "swakvpool_usage_gb", float(match[1]), ""
+    yield "swa_layer_tokens", int(match[2].replace(",", "")), ""
+    yield "full_layer_tokens", int(match[3].replace(",", "")), ""
+    memory.pop("pool_tokens", None)
+    memory["pools"] = 0
+
+
+SGLANG = (
+    line(
+        "sglang",
+        "#running-req",
+        "Decode batch",
+        r"Decode batch[.,] #running-req: <N>, #(?:full )?token: <N>, (?:full )?token usage: <F>"
+        r"(?:.{0,240}?#queue-req: <N>)?",
+        "running - usage_share waiting",
+        kind="series",
+    ),
+    line(
+        "sglang",
+        "#running-req",
+        "#cached-token",
+        r"#new-token: <N>, #cached-token: <N>",
+        "new_tokens cached_tokens",
+        kind="series",
+    ),
+    line(
+        "sglang",
+        "KV cache",
+        "KV cache pool is full",
+        r"KV cache pool is full\. Retract requests\.(?: #retracted_reqs: <N>)?",
+        "retracted",
+        kind="series",
+    ),
+    line(
+        "sglang",
+        " is allocated",
+        "KV Cache is allocated",
+        r"KV Cache is allocated\. (?:dtype: [\w.]{1,40}, )?#tokens: <N>, "
+        r"(?:K size: <F> GB, V size: <F> GB|KV size: <F> GB)",
+        reading=_pool,
+    ),
+    line(
+        "sglang",
+        "SWAKVPool mem usage",
+        "",
+        r"SWAKVPool mem usage: <F> GB, swa size: <N>, full size: <N>",
+        reading=_windows,
+    ),
+    line(
+        "sglang",
+        " is allocated",
+        "Mamba Cache",
+        r"max_mamba_cache_size: <N>, conv_state size: <F> ?GB, ssm_state size: <F> ?GB",
+        "max_mamba_cache_size conv_state_gb ssm_state_gb",
+    ),
+    line(
+        "sglang",
+        "avail mem=",
+        "Load weight begin",
+        r"Load weight begin\. avail mem=<F> GB",
+        "avail_before_load_gb",
+    ),
+    line(
+        "sglang",
+        "avail mem=",
+        "Load weight end",
+        r"Load weight end\..{0,240}?avail mem=<F> GB(?:, mem usage=<F> GB)?",
+        "avail_before_gb weights_gb",
+    ),
+    line(
+        "sglang",
+        "avail mem=",
+        "Memory pool end",
+        r"Memory pool end\. avail mem=<F> GB",
+        "avail_after_gb",
+    ),
+    line(
+        "sglang",
+        "avail mem=",
+        "raph end",
+        r"Capture [\w ]{0,40}(?:cuda|CUDA) graph end\..{0,60}?mem usage=<F> GB",
+        "graph_gb",
+    ),
+    line(
+        "sglang",
+        "max_total_num_tokens=",
+        "",
+        r"max_total_num_tokens=<N>, .{0,120}?max_running_requests=<N>, context_len=<N>"
+        r"(?:, available_gpu_mem=<F> GB)?",
+        "max_total_num_tokens max_running_requests context_length free_left_gb",
+    ),
+    line(
+        "sglang",
+        "memory",
+        "Not enough memory. Please try to",
+        r"Not enough memory\. Please try to increase --mem-fraction-static",
+        sets={"error": "no_tokens"},
+    ),
+    line(
+        "sglang",
+        "server_args=ServerArgs(",
+        "",
+        r"server_args=ServerArgs\(",
+        reading=fields(_ARGUMENTS),
+        starts=True,
+    ),
+    line(
+        "sglang",
+        "sglang.launch_server",
+        "",
+        r"sglang\.launch_server(?= )",
+        reading=flags(_FLAGS),
+    ),
+)

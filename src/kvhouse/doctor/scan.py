@@ -1,0 +1,154 @@
+"""Finding the few lines of a log that engines write about memory, in bounded time and memory.
+
+Chunks of bytes are searched for a few anchors, which costs no Python code for lines that have none.
+Only a line with an anchor is cut out, and only formats whose needle it has are tried on it.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from kvhouse.doctor.engines import LINES
+from kvhouse.doctor.line import Line
+from kvhouse.doctor.mask import ESCAPES
+
+CHUNK = 2**20
+#: A longer line is cut: configurations that engines print are a fifth of it.
+MOST_LINE = 2**16
+#: What is kept of a long line before its anchor.
+_BEFORE = 2**13
+#: Lines that repeat what users sent; a prompt may look like anything.
+_OF_USERS = (b"Received request", b"prompt: ", b'"prompt"', b'"messages"', b"'messages'")
+_UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+
+
+def _by_anchor() -> dict[bytes, tuple[Line, ...]]:
+    found: dict[bytes, list[Line]] = {}
+    for each in LINES:
+        found.setdefault(each.anchor, []).append(each)
+    return {anchor: tuple(lines) for anchor, lines in found.items()}
+
+
+BY_ANCHOR = _by_anchor()
+_ANCHORS = tuple(BY_ANCHOR)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A line that may say something.
+
+    Attributes:
+        number: Its number, from 1.
+        text: The line, cut and without escape sequences.
+        lines: The formats whose needle it has.
+    """
+
+    number: int
+    text: str
+    lines: tuple[Line, ...]
+
+
+@dataclass(slots=True)
+class Scanner:
+    """Scans one stream once.
+
+    Attributes:
+        size: Bytes that were read.
+        count: Lines that were read.
+    """
+
+    size: int = 0
+    count: int = 0
+
+    def candidates(self, stream: BinaryIO) -> Iterator[Candidate]:
+        """Every line that has an anchor and a needle, in order."""
+        rest = b""
+        for chunk in self._chunks(stream):
+            buffer = rest + chunk if rest else chunk
+            end = buffer.rfind(b"\n") + 1
+            if not end and len(buffer) < MOST_LINE:
+                rest = buffer
+                continue
+            # A chunk without the end of a line is searched as it is, and its line goes on after it.
+            end = end or len(buffer)
+            rest = buffer[end:]
+            yield from self._in(buffer[:end])
+        if rest:
+            yield from self._in(rest)
+            self.count += 1
+
+    def _chunks(self, stream: BinaryIO) -> Iterator[bytes]:
+        """Chunks as bytes of an encoding that extends ASCII."""
+        decoder: codecs.IncrementalDecoder | None = None
+        first = True
+        while chunk := stream.read(CHUNK):
+            self.size += len(chunk)
+            if first:
+                name = _UTF16.get(chunk[:2])
+                decoder = codecs.getincrementaldecoder(name)("replace") if name else None
+                first = False
+            yield chunk if decoder is None else decoder.decode(chunk).encode("utf-8", "replace")
+
+    def _in(self, buffer: bytes) -> Iterator[Candidate]:
+        """Candidates of whole lines."""
+        if b"\x1b" in buffer or b"\\u001" in buffer:
+            buffer = ESCAPES.sub(b"", buffer)
+        counted = 0
+        end = -1
+        anchors: list[int] = []
+        start = first = 0
+        for at, index in [*_hits(buffer), (len(buffer), -1)]:
+            if at < end and index >= 0:
+                anchors.append(index)
+                continue
+            if anchors:
+                self.count += buffer.count(b"\n", counted, start)
+                counted = start
+                yield from self._candidate(buffer, start, min(end, len(buffer)), first, anchors)
+            if index < 0:
+                break
+            first, anchors = at, [index]
+            start = buffer.rfind(b"\n", 0, at) + 1
+            end = buffer.find(b"\n", at)
+            end = len(buffer) if end < 0 else end
+        self.count += buffer.count(b"\n", counted)
+
+    def _candidate(
+        self, buffer: bytes, start: int, end: int, first: int, anchors: list[int]
+    ) -> Iterator[Candidate]:
+        begin = max(start, first - _BEFORE)
+        content = buffer[begin : min(end, begin + MOST_LINE)]
+        lines = _formats(anchors, content)
+        if lines and not any(word in content for word in _OF_USERS):
+            text = content.decode("utf-8", "replace")
+            if content.startswith(b"{"):  # a line within JSON
+                text = text.replace('\\"', '"').replace("\\n", " ")
+            yield Candidate(self.count + 1, text, lines)
+
+
+def _formats(anchors: list[int], content: bytes) -> tuple[Line, ...]:
+    """The formats to try on a line."""
+    found = []
+    for index in dict.fromkeys(anchors):
+        for each in BY_ANCHOR[_ANCHORS[index]]:
+            if each.needle in content:
+                if each.only:
+                    return (each,)
+                found.append(each)
+    return tuple(found)
+
+
+def _hits(buffer: bytes) -> list[tuple[int, int]]:
+    """Where each anchor is, once a line, in order."""
+    hits = []
+    for index, anchor in enumerate(_ANCHORS):
+        at = buffer.find(anchor)
+        while at >= 0:
+            hits.append((at, index))
+            end = buffer.find(b"\n", at)
+            at = -1 if end < 0 else buffer.find(anchor, end)
+    hits.sort()
+    return hits
