@@ -29,7 +29,8 @@ def make_kernel(kv: KVTensors, name: KernelName = "auto") -> AttentionKernel:
         from kvhouse.engine.kernels.cpu.kernel import NumbaKernel
         from kvhouse.engine.kernels.cpu.layer import cannot
     except (ImportError, OSError) as error:  # not installed, or not for this numpy or machine
-        reason = f"Numba cannot be imported: {next(iter(str(error).splitlines()), '')}"
+        line = next(iter(str(error).splitlines()), type(error).__name__)
+        reason: str | None = f"Numba cannot be imported: {line}"
         if name == "auto":
             print(f"kvhouse: attention is slow in plain torch: {reason}", file=sys.stderr)
     else:
