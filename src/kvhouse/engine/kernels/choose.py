@@ -35,8 +35,8 @@ def make_kernel(kv: KVTensors, name: KernelName = "auto") -> AttentionKernel:
             print(f"kvhouse: attention is slow in plain torch: {reason}", file=sys.stderr)
     else:
         reason = cannot(kv.layers.values())
-        if reason is None:
-            return NumbaKernel(kv)
+    if reason is None:
+        return NumbaKernel(kv)
     if name == "numba":
         raise KvhouseError(f"the Numba kernel cannot serve this pool: {reason}")
     return ReferenceKernel(kv, reason)
