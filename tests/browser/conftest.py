@@ -28,9 +28,9 @@ def find_chromium() -> str | None:
     return next(filter(None, found), None)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium():
-    """A running Chromium."""
+    """A running Chromium. No longer than a module: its event loop runs on in this thread."""
     from playwright.sync_api import sync_playwright
 
     executable = find_chromium()
