@@ -23,14 +23,9 @@ def answers():
     loaded = load_model("gemma-3-270m")
     loaded.model.set_attn_implementation("sdpa")  # an engine of another test may have had it
     ids = [loaded.tokenizer(prompt)["input_ids"] for prompt in PROMPTS]
-    with torch.inference_mode():
-        wanted = [
-            loaded.model.generate(
-                torch.tensor([each]), max_new_tokens=NEW_TOKENS, do_sample=False
-            )[0, len(each) :].tolist()
-            for each in ids
-        ]
-    return loaded, ids, wanted
+    greedy = {"max_new_tokens": NEW_TOKENS, "do_sample": False}
+    whole = [loaded.model.generate(torch.tensor([each]), **greedy)[0].tolist() for each in ids]
+    return loaded, ids, [each[len(known) :] for each, known in zip(whole, ids, strict=True)]
 
 
 @pytest.mark.parametrize("kernel", ["numba", "reference"])
