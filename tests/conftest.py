@@ -4,6 +4,7 @@ The account shares no arithmetic with the package: it works on sets of positions
 written out kind by kind, so that rooms can be tested against it.
 """
 
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -32,6 +33,10 @@ from kvhouse.spec.rare_layers import (
     SharedVector,
 )
 from kvhouse.spec.tensors import Convolution, Tensor
+
+# Hugging Face libraries read it when they are imported, which no test has done yet: one that
+# reaches for the network fails.
+os.environ["HF_HUB_OFFLINE"] = "1"
 
 # A test does not look at the clock: a busy machine draws its inputs slowly, and that is no failure.
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-
-# Set before any Hugging Face library is imported: a test that reaches for the network fails.
-os.environ["HF_HUB_OFFLINE"] = "1"
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -61,6 +61,7 @@ def test_an_incomplete_download_is_none(snapshot, lost):
 @pytest.mark.parametrize("name", ["org/tiny", "org/tiny/m.gguf"])
 def test_without_a_network_one_line_says_so(tmp_path, monkeypatch, name):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(KvhouseError, match=f"hub model {name}: cannot be downloaded: ") as caught:
         hub_files.download(name)
     assert "\n" not in str(caught.value)
