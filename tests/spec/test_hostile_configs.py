@@ -150,6 +150,15 @@ def test_any_fields(family: str, changes: dict[str, object], tiny: Tiny) -> None
         assert_sane(spec)
 
 
+def test_a_long_value_is_shown_in_part(tiny: Tiny) -> None:
+    """Its members are short, but their escaped names are not."""
+    odd = "\x1f\U00018d09\U0001b2fc\U0002ebe1"
+    members = [{"": None, odd: -6629499534213120, odd[:3]: 10**20}] * 2
+    with pytest.raises(SpecError, match=r"is \[\{'': None, .*\.\.\., not a whole") as caught:
+        read_config(tiny("llama", intermediate_size=members), "m", "here")
+    assert_clear(caught.value, "here: ")
+
+
 def test_json_truncated_anywhere(tiny: Tiny, tmp_path: Path) -> None:
     text = json.dumps(tiny("llama", architectures=["LlamaForCausalLM"]), indent=1).encode()
     path = tmp_path / "config.json"

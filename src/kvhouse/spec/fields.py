@@ -21,11 +21,15 @@ class _Short(reprlib.Repr):
 _SHORT = _Short()
 _SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxdict = 2, 3, 3
 _SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 60
+#: Most characters of a value that is shown.
+_LONGEST = 200
 
 
 def show(value: object) -> str:
     """A value on one short line, without control characters."""
-    return _SHORT.repr(value)
+    text = _SHORT.repr(value)
+    # Escaped characters of a list's members make it longer than the limits above say.
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def show_path(path: Path | str) -> str:
