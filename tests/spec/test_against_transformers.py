@@ -23,7 +23,7 @@ def build(config: dict[str, object], device: str) -> PreTrainedModel:
     rest = {key: value for key, value in config.items() if key != "model_type"}
     built = AutoConfig.for_model(str(config["model_type"]), **rest)
     with torch.device(device):
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(built)  # type: ignore[no-untyped-call]
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(built)
     return model
 
 

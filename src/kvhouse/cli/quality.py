@@ -60,7 +60,6 @@ def quality_command(
     from kvhouse.engine.load import load_model
     from kvhouse.engine.quality import (
         TEXT,
-        VARIANTS,
         bundled_text,
         measure_quality,
         text_ids,
@@ -68,10 +67,7 @@ def quality_command(
     )
 
     names = [name.strip() for name in (kv_format or "").split(",") if name.strip()]
-    unique = dict.fromkeys(variant.kv_format for variant in VARIANTS)
-    variants = variants_of(names or list(unique), rotation if names else None)
-    if not names and rotation is not None:
-        variants = tuple(variant for variant in VARIANTS if variant.rotated == rotation)
+    variants = variants_of(names, rotation)
     content = bundled_text() if text is None else _read(text)
     with Console(stderr=True).status(f"loading {model}"):
         loaded = load_model(model)

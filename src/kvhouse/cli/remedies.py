@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvhouse.cli import options
+from kvhouse.cli import options, replayed
 from kvhouse.cli.output import print_json, warn
 from kvhouse.cli.progress import INTERRUPTED, progress
 from kvhouse.errors import KvhouseError
@@ -93,12 +92,10 @@ def remedies_command(
     Example: kvhouse remedies azure-conv-2023 --model llama-2-7b --kv-memory 8GiB --slo-ttft 1s
     """
     from kvhouse import devices, spec
-    from kvhouse.replayer import SLO, Setup, Tiering, read_trace
-    from kvhouse.replayer.generate import most_requests
+    from kvhouse.replayer import Setup, Tiering, read_trace
     from kvhouse.replayer.remedies import Tries, remedies
 
-    if from_log and kv_blocks:
-        raise KvhouseError("--from-log and --kv-blocks both name the pool: give one of them")
+    replayed.refuse_two_pools(from_log, kv_blocks)
     links = options.rate(host_link), options.rate(nvme_link)
     tries = Tries(
         host_memory=parse_bytes(try_host_memory),
@@ -108,10 +105,8 @@ def remedies_command(
         devices=_counts(try_devices),
         pairs=pairs,
     )
-    limits = [options.seconds(text) for text in (slo_ttft, slo_tpot, slo_latency)]
-    slo = SLO(*limits) if any(limits) else None
-    most = most_requests(trace, limit)
-    with progress("reading the trace", most, as_json=as_json) as on_read:
+    slo = replayed.slo_of(slo_ttft, slo_tpot, slo_latency)
+    with replayed.reading(trace, limit, as_json=as_json) as on_read:
         traffic = read_trace(
             trace,
             limit=limit,
@@ -156,13 +151,7 @@ def remedies_command(
         tp=tp,
         replica=options.part(replica),
     )
-    if from_log:
-        from kvhouse.replayer.from_log import blocks_from_log
-
-        base = replace(base, kv_blocks=blocks_from_log(from_log, base.layout))
-    if base.missing_bytes:
-        missing = f"{base.missing_bytes:,} bytes"
-        warn(f"the weights and this pool do not fit {device}: {missing} missing; replayed anyway")
+    base = replayed.pooled(base, from_log, device)
     with progress("remedies", None, unit="replays", as_json=as_json) as bar:
 
         def on_replay(done: int, expected: int) -> None:

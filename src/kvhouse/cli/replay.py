@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvhouse.cli import options
+from kvhouse.cli import options, replayed
 from kvhouse.cli.output import line_log, plan_log, print_json, require_apart, warn
 from kvhouse.cli.pictures import Pictures, picture_of
 from kvhouse.cli.progress import INTERRUPTED, interruptible, leave_if_partial, progress
@@ -127,16 +127,12 @@ def replay_command(
     require_apart(logs | pictures.files, (trace, model, device, from_log))
 
     from kvhouse import devices, spec
-    from kvhouse.replayer import SLO, Setup, Tiering, read_trace
-    from kvhouse.replayer.generate import most_requests
+    from kvhouse.replayer import Setup, Tiering, read_trace
 
-    if from_log and kv_blocks:
-        raise KvhouseError("--from-log and --kv-blocks both name the pool: give one of them")
+    replayed.refuse_two_pools(from_log, kv_blocks)
 
-    limits = [options.seconds(text) for text in (slo_ttft, slo_tpot, slo_latency)]
-    slo = SLO(*limits) if any(limits) else None
-    most = most_requests(trace, limit)
-    with progress("reading the trace", most, as_json=as_json) as on_read:
+    slo = replayed.slo_of(slo_ttft, slo_tpot, slo_latency)
+    with replayed.reading(trace, limit, as_json=as_json) as on_read:
         traffic = read_trace(
             trace,
             limit=limit,
@@ -181,13 +177,7 @@ def replay_command(
         tp=tp,
         replica=options.part(replica),
     )
-    if from_log:
-        from kvhouse.replayer.from_log import blocks_from_log
-
-        setup = replace(setup, kv_blocks=blocks_from_log(from_log, setup.layout))
-    if setup.missing_bytes:
-        missing = f"{setup.missing_bytes:,} bytes"
-        warn(f"the weights and this pool do not fit {device}: {missing} missing; replayed anyway")
+    setup = replayed.pooled(setup, from_log, device)
     asked = _Asked(setup, model, device, slo, timeline, as_json, pictures)
     if find:
         _find(asked, find, slo_share)

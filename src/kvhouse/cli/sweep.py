@@ -11,7 +11,7 @@ import click
 import typer
 from typer.core import TyperCommand
 
-from kvhouse.cli import options
+from kvhouse.cli import options, replayed
 from kvhouse.cli.output import print_json, warn
 from kvhouse.cli.progress import INTERRUPTED, interruptible, progress
 from kvhouse.errors import KvhouseError
@@ -139,8 +139,7 @@ def sweep_command(
     """
     from kvhouse import devices as device_table
     from kvhouse import spec
-    from kvhouse.replayer import SLO, Setup, Tiering, read_trace
-    from kvhouse.replayer.generate import most_requests
+    from kvhouse.replayer import Setup, Tiering, read_trace
     from kvhouse.replayer.sweep import Grid, Rate, sweep_of
     from kvhouse.replayer.sweep.ranking import sorting
 
@@ -152,13 +151,11 @@ def sweep_command(
         block_sizes=tuple(map(_block_size, options.names(block_sizes))),
         rates=tuple(map(Rate.parse, options.names(rates))),
     )
-    limits = [options.seconds(text) for text in (slo_ttft, slo_tpot, slo_latency)]
-    slo = SLO(*limits) if any(limits) else None
+    slo = replayed.slo_of(slo_ttft, slo_tpot, slo_latency)
     sort = sorting(sort, with_slo=slo is not None)
     specs = {name: spec.load(name) for name in grid.models}
     figures = {name: device_table.get(name) for name in grid.devices}
-    most = most_requests(trace, limit)
-    with progress("reading the trace", most, as_json=as_json) as on_read:
+    with replayed.reading(trace, limit, as_json=as_json) as on_read:
         traffic = read_trace(
             trace,
             limit=limit,

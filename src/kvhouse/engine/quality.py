@@ -100,9 +100,13 @@ class QualityReport:
 def variants_of(names: Sequence[str], rotation: bool | None = None) -> tuple[Variant, ...]:
     """The variants of formats, each rotated or not as asked; None for both where both can be.
 
+    No formats stand for all of ``VARIANTS`` that are as asked.
+
     Raises:
         KvhouseError: No such format, or a format that cannot be rotated is asked to be.
     """
+    if not names:
+        return tuple(v for v in VARIANTS if rotation is None or v.rotated == rotation)
     chosen: list[Variant] = []
     for name in names:
         known = [variant for variant in (*VARIANTS, Variant("fp32")) if variant.kv_format == name]

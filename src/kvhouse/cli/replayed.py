@@ -1,0 +1,60 @@
+"""What ``kvhouse replay``, ``remedies`` and ``sweep`` do alike before they replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kvhouse.cli import options
+from kvhouse.cli.output import warn
+from kvhouse.cli.progress import progress
+from kvhouse.errors import KvhouseError
+
+if TYPE_CHECKING:
+    from kvhouse.replayer import SLO, Setup
+
+
+def slo_of(ttft: str | None, tpot: str | None, latency: str | None) -> SLO | None:
+    """What requests should meet; None where nothing is asked."""
+    from kvhouse.replayer import SLO
+
+    limits = [options.seconds(text) for text in (ttft, tpot, latency)]
+    return SLO(*limits) if any(limits) else None
+
+
+@contextmanager
+def reading(trace: str, limit: int | None, *, as_json: bool) -> Iterator[Callable[[object], None]]:
+    """A progress bar while a trace is read; call what it yields for each request."""
+    from kvhouse.replayer.generate import most_requests
+
+    most = most_requests(trace, limit)
+    with progress("reading the trace", most, as_json=as_json) as on_read:
+        yield on_read
+
+
+def refuse_two_pools(from_log: str | None, kv_blocks: int | None) -> None:
+    """Refuse a pool that is named twice.
+
+    Raises:
+        KvhouseError: It is.
+    """
+    if from_log and kv_blocks:
+        raise KvhouseError("--from-log and --kv-blocks both name the pool: give one of them")
+
+
+def pooled(setup: Setup, from_log: str | None, device: str) -> Setup:
+    """The setup with the pool of an engine's log, if there is one; warns of one too large.
+
+    Raises:
+        KvhouseError: The log names no pool.
+    """
+    if from_log:
+        from kvhouse.replayer.from_log import blocks_from_log
+
+        setup = replace(setup, kv_blocks=blocks_from_log(from_log, setup.layout))
+    if setup.missing_bytes:
+        missing = f"{setup.missing_bytes:,} bytes"
+        warn(f"the weights and this pool do not fit {device}: {missing} missing; replayed anyway")
+    return setup
