@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kvhouse.bench.load import MOST_RETRY_AFTER, send
 from kvhouse.bench.records import LoadRecord
-from kvhouse.bench.results import summarise, under_way
+from kvhouse.bench.results import Failures, summarise, under_way
 from kvhouse.bench.target import Failed, Usage
 from kvhouse.errors import KvhouseError
 from kvhouse.replayer.slo import SLO
@@ -90,8 +90,7 @@ def test_failures_are_told_apart_and_leave_the_figures_of_the_rest(virtually, fa
     sent = virtually(send(target, requests))
     slo = SLO(first_token=0.6)
     result = summarise(sent, {"target": "t", "model": "m"}, trace="x", requests=6, slo=slo)
-    assert result.errors == {"cut": 1, "http_429": 2}
-    assert result.reasons == {"cut": "gone", "http_429": "too many"}
+    assert result.errors == (Failures("http_429", 2, "too many"), Failures("cut", 1, "gone"))
     assert (result.submitted, result.finished, result.failed, result.unfinished) == (6, 3, 3, 0)
     assert not result.partial
     assert result.prompt_tokens == 27

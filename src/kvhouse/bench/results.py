@@ -14,6 +14,15 @@ from kvhouse.replayer.slo import SLO, Goodput
 
 
 @dataclass(frozen=True, slots=True)
+class Failures:
+    """Requests that came to nothing in one way: how many, and one of them in words."""
+
+    kind: str
+    requests: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class LoadResult:
     """What a load came to. Times are in seconds and measured.
 
@@ -28,8 +37,7 @@ class LoadResult:
         finished: Whole answers.
         failed: Requests that came to nothing.
         unfinished: Requests that were under way when the load ended early.
-        errors: How many failed in each way.
-        reasons: One of each in words.
+        errors: In which ways requests failed, the most frequent first.
         shorter: Whole answers with fewer tokens than were asked for.
         prompt_tokens: Prompt tokens of the whole answers, in the target's count where it gave
             one.
@@ -60,8 +68,7 @@ class LoadResult:
     finished: int
     failed: int
     unfinished: int
-    errors: dict[str, int]
-    reasons: dict[str, str]
+    errors: tuple[Failures, ...]
     shorter: int
     prompt_tokens: int
     output_tokens: int
@@ -121,8 +128,7 @@ def summarise(
         finished=len(done),
         failed=len(failed),
         unfinished=len(records) - len(ended),
-        errors=dict(sorted(Counter(str(record.error) for record in failed).items())),
-        reasons={str(one.error): str(one.reason) for one in reversed(failed)},
+        errors=_failures(failed),
         shorter=sum(record.output_tokens < record.request.output_tokens for record in done),
         prompt_tokens=sum(_prompt_tokens(record) for record in done),
         output_tokens=tokens,
@@ -141,6 +147,12 @@ def summarise(
         lag_seconds=Distribution.of([one.sent - one.arrival for one in records]),
         goodput=Goodput.of(slo, [one.timed() for one in ended], makespan) if slo else None,
     )
+
+
+def _failures(failed: Sequence[LoadRecord]) -> tuple[Failures, ...]:
+    counts = Counter(str(record.error) for record in failed)
+    reasons = {str(one.error): str(one.reason) for one in reversed(failed)}
+    return tuple(Failures(kind, n, reasons[kind]) for kind, n in counts.most_common())
 
 
 def under_way(records: Sequence[LoadRecord], end: float) -> Level:

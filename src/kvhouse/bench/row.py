@@ -52,6 +52,11 @@ class Batch:
         """Tokens of a request in the end."""
         return self.prompt + self.generate
 
+    def warm_up(self, token_budget: int) -> Batch:
+        """As many requests, with prompts that fill one step at most and short answers."""
+        prompt = min(self.prompt, max(1, token_budget // self.concurrency))
+        return replace(self, prompt=prompt, generate=min(self.generate, _WARM_UP))
+
     def config(self, config: EngineConfig, layout: KVLayout) -> EngineConfig:
         """``config`` with a pool that holds exactly this batch, and limits that admit it."""
         held = layout.held_bytes(self.length, config.token_budget)
@@ -124,7 +129,7 @@ def measure(
     prompts = Prompts(seed, loaded.spec.vocab_size)
     device = measured_for(loaded.dtype)
     stop = stop or Stop()
-    _run(engine, watch, prompts, replace(batch, generate=min(batch.generate, _WARM_UP)), stop)
+    _run(engine, watch, prompts, batch.warm_up(config.token_budget), stop)
     passes: list[_Pass] = []
     while len(passes) < repeats and not stop.asked:
         watch.steps.clear()

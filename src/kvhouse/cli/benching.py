@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -140,6 +139,8 @@ class Load:
         )
 
     def _carry_out(self, run: Callable[[Stop, Callable[[object], None]], Any]) -> None:
+        import asyncio
+
         from kvhouse.bench.results import summarise
 
         total = len(self.trace.requests)
@@ -176,5 +177,5 @@ class Load:
             warn(f"partial: ended early, after {sent.ended:,} of {total:,} requests")
             raise typer.Exit(INTERRUPTED)
         if not result.finished:
-            kind, reason = next(iter(result.reasons.items()))
-            raise KvhouseError(f"no request was answered: {kind}: {reason}")
+            first = result.errors[0]
+            raise KvhouseError(f"no request was answered: {first.kind}: {first.reason}")

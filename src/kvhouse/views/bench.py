@@ -88,7 +88,7 @@ def show_load(console: Console, result: LoadResult) -> None:
         lines.append(f"{result.shorter:,} answers ended before they were as long as asked.")
     if result.goodput:
         lines.append(f"{result.goodput.share:.1%} met the SLO.")
-    lines += [f"{n:,} × {kind}: {result.reasons[kind]}" for kind, n in result.errors.items()]
+    lines += [f"{one.requests:,} × {one.kind}: {one.reason}" for one in result.errors]
     for line in lines:
         console.print(visible(line), soft_wrap=True, markup=False)
 
