@@ -1,11 +1,10 @@
 """A GGUF file with the weights of another one, widened: for engines that read no safetensors.
 
-    python benchmarks/engine_gguf.py FROM.gguf TO.gguf bf16
+python benchmarks/engine_gguf.py FROM.gguf TO.gguf bf16
 """
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -40,7 +39,3 @@ def write(source: str, target: str, kind: str) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-
-
-if __name__ == "__main__":
-    write(*sys.argv[1:4])

@@ -1,6 +1,6 @@
 """llama.cpp for ``engine_vs_peers.py``, through llama-cpp-python's low-level calls.
 
-All requests decode in one batch, as in its own batched bench; the variant is the type of the weights.
+All requests decode in one batch, as in its own batched bench; the variant is the weights' type.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ def main() -> None:
     import llama_cpp
     import numpy as np
 
-    llama_cpp.llama_log_set(_silent(llama_cpp), ctypes.c_void_p(0))
+    silent = llama_cpp.llama_log_callback(lambda *_: None)  # which has to live as long as this
+    llama_cpp.llama_log_set(silent, ctypes.c_void_p(0))
     llama_cpp.llama_backend_init()
     params = llama_cpp.llama_model_default_params()
     model = llama_cpp.llama_model_load_from_file(job.gguf[job.variant].encode(), params)
@@ -92,15 +93,6 @@ def _row_of(job: Job, prompts: list[list[int]], generate: int) -> Row:
             return row
     return Row("", len(prompts), length, generate)
 
-
-def _silent(llama_cpp: Any) -> Any:  # noqa: ANN401
-    """A callback that must outlive the process's use of it."""
-    global _callback  # noqa: PLW0603
-    _callback = llama_cpp.llama_log_callback(lambda *_: None)
-    return _callback
-
-
-_callback: Any = None
 
 if __name__ == "__main__":
     main()

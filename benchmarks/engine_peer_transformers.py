@@ -7,6 +7,8 @@ from typing import Any
 
 from engine_peer import Stamps, Times, read_job, run
 
+_PAGE = 256
+
 
 def main() -> None:
     """Load, then answer batch after batch."""
@@ -18,6 +20,7 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     model = transformers.AutoModelForCausalLM.from_pretrained(job.model, dtype=torch.bfloat16)
     model.eval()
+    model.generation_config.eos_token_id = None
 
     def config(generate: int) -> Any:  # noqa: ANN401 - of transformers' own
         return transformers.GenerationConfig(
@@ -44,17 +47,35 @@ def main() -> None:
         return begun, stamps.times
 
     def continuously(prompts: list[list[int]], generate: int) -> tuple[float, Times]:
-        settings = config(generate)
-        settings.eos_token_id = -1  # which is no token
         begun = time.perf_counter()
-        results = model.generate_batch(
-            inputs=prompts, generation_config=settings, record_timestamps=True, warmup=False
-        )
-        return begun, [list(result.timestamps) for result in results.values()]
+        asked = manager.add_requests(prompts, max_new_tokens=generate, record_timestamps=True)
+        times: dict[str, list[float]] = {}
+        while len(times) < len(prompts):
+            result = manager.get_result(timeout=1)
+            if result is not None and result.is_finished():
+                times[result.request_id] = list(result.timestamps)
+            elif not manager.is_running():
+                raise SystemExit("its thread ended")
+        return begun, [times[request] for request in asked]
 
-    model.generation_config.eos_token_id = None
-    answer = continuously if job.variant == "continuous" else in_a_batch
-    run(job, transformers.__version__, answer)
+    if job.variant == "continuous":
+        settings = config(1)
+        settings.eos_token_id = -1  # which is no token
+        # By default its cache takes nine tenths of what is free, which is no part of this.
+        pages = sum(-(-job.longest // _PAGE) + 1 for _ in range(job.widest))
+        manager = model.init_continuous_batching(
+            generation_config=settings,
+            continuous_batching_config=transformers.ContinuousBatchingConfig(
+                page_size=_PAGE, num_blocks=pages, max_batch_tokens=2048
+            ),
+        )
+        manager.start()
+        try:
+            run(job, transformers.__version__, continuously)
+        finally:
+            manager.stop(block=True, timeout=60)
+        return
+    run(job, transformers.__version__, in_a_batch)
 
 
 if __name__ == "__main__":

@@ -14,13 +14,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -120,21 +123,28 @@ def run(python: str, script: str, job: dict[str, Any], options: argparse.Namespa
     """One engine, once through all rows, in a process of its own."""
     path = Path(__file__).with_name(f"engine_peer_{script}.py")
     with tempfile.TemporaryDirectory() as folder:
+        process = subprocess.Popen(
+            [python, path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=folder,
+            start_new_session=True,
+        )
         try:
-            done = subprocess.run(
-                [python, path],
-                input=json.dumps({**job, "started": time.time()}),
-                capture_output=True,
-                text=True,
-                cwd=folder,
-                check=False,
-                timeout=options.timeout,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return {"error": str(error)}
-    if done.returncode:
-        return {"error": done.stderr[-2000:]}
-    return json.loads(done.stdout.splitlines()[-1])
+            asked = json.dumps({**job, "started": time.time()})
+            said, errors = process.communicate(asked, timeout=options.timeout)
+        except subprocess.TimeoutExpired:
+            return {"error": f"took over {options.timeout:g} s"}
+        finally:
+            # Whatever it started itself, such as vLLM's engine, goes with it.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    if process.returncode:
+        return {"error": errors[-2000:]}
+    return json.loads(said.splitlines()[-1])
 
 
 def machine(threads: int) -> dict[str, Any]:
