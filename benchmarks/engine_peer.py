@@ -14,6 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+#: Begins the line with the figures.
+MARK = "figures: "
+
 #: When each of a batch's requests got each of its tokens, by ``time.perf_counter``.
 Times = list[list[float]]
 
@@ -96,7 +99,8 @@ def run(
         short = max(1, min(row.prompt, 2048 // row.concurrency))
         answer(prompts(row.concurrency, short), min(4, row.generate))
         rows[row.name] = figures(row, *answer(prompts(row.concurrency, row.prompt), row.generate))
-    print(json.dumps({"version": version, "first_token_after": ready, "rows": rows}))
+    said = {"version": version, "first_token_after": ready, "rows": rows}
+    print(f"\n{MARK}{json.dumps(said)}", flush=True)
 
 
 def figures(row: Row, begun: float, times: Times) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from engine_gguf import TYPES, write
+from engine_peer import MARK
 
 #: By name: the environment, the script and its variant. The first is what others are compared to.
 ENGINES = {
@@ -144,7 +145,9 @@ def run(python: str, script: str, job: dict[str, Any], options: argparse.Namespa
             process.wait()
     if process.returncode:
         return {"error": errors[-2000:]}
-    return json.loads(said.splitlines()[-1])
+    # An engine may have printed more, also on the same stream.
+    found = [line for line in said.splitlines() if line.startswith(MARK)]
+    return json.loads(found[-1].removeprefix(MARK)) if found else {"error": said[-2000:]}
 
 
 def machine(threads: int) -> dict[str, Any]:
