@@ -130,6 +130,9 @@ def test_nobody_there_is_one_line():
         load(Server("http://127.0.0.1:9"))
     with pytest.raises(KvhouseError, match=r"127.0.0.1:9: connection: "):
         load(Server("http://127.0.0.1:9", "named"))
+    for name in (None, "named"):
+        with pytest.raises(KvhouseError, match="connection: Invalid IDNA hostname"):
+            load(Server("http://☃.x", name))
 
 
 @pytest.mark.parametrize(

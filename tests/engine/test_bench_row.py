@@ -198,8 +198,7 @@ def test_a_load_to_the_engine_here_gets_every_token(tiny):
     assert "blocks" in records[2].reason or "tokens" in records[2].reason
 
 
-def test_a_watched_engine_takes_a_float_of_no_use_for_what_it_is(tiny):
-    """A step whose logits are not finite ends its request and not the watch."""
+def test_a_step_whose_logits_are_not_finite_is_watched_to_its_end(tiny):
     engine = tiny()
     watch = engine.executor.watch = StepWatch(Ticking())
     assert isinstance(engine, Engine)

@@ -181,9 +181,9 @@ class HTTPTarget:
             raise Failed("malformed", self._server.words(error)) from None
         except httpx2.TimeoutException as error:
             raise Failed("timeout", self._server.words(error)) from None
-        except httpx2.ConnectError as error:
+        except (httpx2.ConnectError, httpx2.InvalidURL) as error:
             raise Failed("connection", self._server.words(error)) from None
-        except (httpx2.TransportError, httpx2.DecodingError) as error:
+        except httpx2.RequestError as error:
             raise Failed("cut", self._server.words(error)) from None
         if not answer.ended:
             raise Failed("cut", "the stream ended before the answer did")
@@ -234,7 +234,7 @@ async def _first_model(client: AsyncClient, server: Server) -> str:
     httpx2 = require_httpx2()
     try:
         response = await client.get(f"{server.base}/models", timeout=PROBE_TIMEOUT)
-    except httpx2.TransportError as error:
+    except (httpx2.RequestError, httpx2.InvalidURL) as error:
         raise _refusal(server, Failed("connection", server.words(error))) from None
     if response.status_code != 200:
         raise _refusal(server, _failed(server, response.status_code, response.content))

@@ -81,8 +81,12 @@ def show_load(console: Console, result: LoadResult) -> None:
         f"{result.output_tokens_per_second:,.1f} tokens/s, {result.requests_per_second:,.3g} "
         f"requests/s over {seconds_text(result.makespan_seconds)}; {result.running.mean:.1f} under "
         f"way on average, {result.running.peak:,} at most.",
-        f"{result.finished:,} answered, {result.failed:,} failed, {result.unfinished:,} cut off; "
-        f"{result.output_tokens:,} tokens ({_counted(result.token_counts)}).",
+        f"{result.finished:,} answered, {result.failed:,} failed, {result.unfinished:,} cut off"
+        + (
+            f"; {result.output_tokens:,} tokens ({_counted(result.token_counts)})."
+            if result.finished
+            else "."
+        ),
     ]
     if result.shorter:
         lines.append(f"{result.shorter:,} answers ended before they were as long as asked.")
