@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 _WARM_UP = 4
 
 
+class NothingMeasured(KvhouseError):
+    """A bench was ended before it had anything to report."""
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """What is timed.
@@ -114,7 +118,8 @@ def measure(
         stop: Ends it after the step under way; what was whole by then is given, if anything was.
 
     Raises:
-        KvhouseError: The engine cannot do this, or nothing was measured.
+        NothingMeasured: It was stopped before one pass was whole.
+        KvhouseError: The engine cannot do this.
     """
     from kvhouse.engine import Engine
     from kvhouse.engine.machine import measured_for
@@ -138,7 +143,7 @@ def measure(
             passes.append(done)
     stop.cut_short = len(passes) < repeats
     if not passes:
-        raise KvhouseError("bench: ended before one pass was whole: nothing was measured")
+        raise NothingMeasured("ended before one pass was whole: nothing was measured")
     roofline = Roofline(loaded.spec, layout, device, loaded.dtype)
     times, moved = _decode(passes, roofline, split=loaded.kind == "packed")
     return RowResult(

@@ -63,7 +63,7 @@ def time_batch(
     model: str, config: EngineConfig, dtype: str, batch: Batch, repeats: int, seed: int, outs: Outs
 ) -> None:
     """Time a batch, and say so."""
-    from kvhouse.bench.row import measure
+    from kvhouse.bench.row import NothingMeasured, measure
 
     loaded = answering.load(model, dtype)
     with (
@@ -71,9 +71,13 @@ def time_batch(
         outs.open(stop) as write,
         progress("bench", None, unit="steps", as_json=outs.as_json) as on_step,
     ):
-        result = measure(
-            loaded, config, batch, repeats=repeats, seed=seed, on_step=on_step, stop=stop
-        )
+        try:
+            result = measure(
+                loaded, config, batch, repeats=repeats, seed=seed, on_step=on_step, stop=stop
+            )
+        except NothingMeasured as reason:
+            warn(str(reason))
+            raise typer.Exit(INTERRUPTED) from None
         figures = {"model": model, **result.to_dict()}
         write(figures, ())
     if outs.as_json:
