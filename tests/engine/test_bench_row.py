@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from dataclasses import replace
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from kvhouse.bench.engine_target import EngineTarget
 from kvhouse.bench.load import send
 from kvhouse.bench.row import Batch, measure
 from kvhouse.bench.row_result import StepTimes
+from kvhouse.cli import app
 from kvhouse.engine import AsyncEngine, Engine, EngineConfig
 from kvhouse.engine.load import load_model
 from kvhouse.engine.watch import PARTS, StepWatch
@@ -209,3 +212,38 @@ def test_a_step_whose_logits_are_not_finite_is_watched_to_its_end(tiny, monkeypa
     assert completion.error is not None
     parts = {"scheduling": 2.0, "model": 1.0, "sampling": 1.0}
     assert watch.steps[0].parts == {"attention": 0.0, "kv_writes": 0.0, **parts}
+
+
+def bench(*arguments):
+    done = CliRunner().invoke(app, ["bench", *map(str, arguments)])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_the_command_times_a_batch(tiny_directory, tmp_path):
+    directory, out = tiny_directory("llama-gqa"), tmp_path / "b.json"
+    size = ("--concurrency", 2, "--prompt", 6, "--generate", 4, "--repeats", 2, "--block-size", 4)
+    figures = json.loads(bench(directory, *size, "--kv-format", "int8", "--json", "--out", out))
+    assert (figures["concurrency"], figures["prompt"], figures["generate"]) == (2, 6, 4)
+    assert (figures["kv_format"], figures["policy"], figures["dtype"]) == (
+        "int8",
+        "paged",
+        "float32",
+    )
+    assert figures["decode_step"]["steps"] == 2 * 3
+    # Eight bytes and a scale of two for each of two heads; 6 to 8 tokens each.
+    assert figures["decode_bytes"]["kv"] == 2 * 7 * 2 * LAYERS * 2 * 10
+    assert json.loads(out.read_text()) == figures
+    text = bench(directory, *size)
+    for words in ("2 × (6 in, 4 out)", "attention", "kv writes", "The floor of such a step is"):
+        assert words in text
+    assert "larger --generate" in bench(directory, *size[:4], "--generate", 1, "--repeats", 1)
+
+
+def test_the_command_sends_a_load_to_a_model_here(tiny_directory):
+    load = ("--concurrency", 2, "--requests", 5, "--prompt", 6, "--generate", 4)
+    figures = json.loads(bench(tiny_directory("llama-gqa"), *load, "--prefix-cache", "--json"))
+    assert (figures["target"], figures["mode"]) == ("engine", "closed")
+    assert (figures["finished"], figures["prompt_tokens"], figures["output_tokens"]) == (5, 30, 20)
+    text = bench(tiny_directory("llama-gqa"), "--rate", 1000, "--requests", 3, "--prompt", 6)
+    assert "3 answered, 0 failed, 0 cut off; 384 tokens (counted by the target)." in text
