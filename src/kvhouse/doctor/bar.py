@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,7 +119,9 @@ def _of_buffers(log: Log) -> Bar | None:
     for name in log.facts.by_name:
         kind, colon, device = name.removesuffix("_mib").partition(":")
         if colon and kind in kinds:
-            devices.setdefault(device, {})[kinds[kind]] = log.facts.bytes(name)
+            # Weights that are mapped or repacked lie in the memory of the same device.
+            parts = devices.setdefault(re.sub(r"_(?:Mapped|REPACK)$", "", device), {})
+            parts[kinds[kind]] = (parts.get(kinds[kind]) or 0) + (log.facts.bytes(name) or 0)
     if not devices:
         return None
     device = max(devices, key=lambda name: sum(size or 0 for size in devices[name].values()))

@@ -20,6 +20,9 @@ _UNITS = (
     ("_pct", "%"),
     ("_tokens", "tokens"),
     ("_len", "tokens"),
+    ("_seconds", "s"),
+    ("_seconds_mean", "s"),
+    ("_rate", "tokens/s"),
     ("_blocks", "blocks"),
     ("_cells", "cells"),
 )

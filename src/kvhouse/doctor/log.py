@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from typing import Literal
 
 from kvhouse.doctor.facts import MOST_WORKERS, Fact, Facts, Value
 from kvhouse.doctor.line import Line
 from kvhouse.doctor.mask import mask
 from kvhouse.doctor.prefixes import worker_of
-from kvhouse.doctor.scan import Candidate, Scanner
+from kvhouse.doctor.scan import Candidate, Readable, Scanner
 
 #: Facts that only the V1 engine prints, and only the V0 engine.
 _V1 = frozenset({"v1", "available_kv_gib", "needed_gib", "attn_block_size"})
@@ -19,7 +19,7 @@ _V1 = frozenset({"v1", "available_kv_gib", "needed_gib", "attn_block_size"})
 
 @dataclass(slots=True)
 class Log:
-    """What a log says.
+    """What a log says, or a scrape.
 
     Attributes:
         facts: The facts of the last run.
@@ -28,6 +28,7 @@ class Log:
         lines: Lines read.
         tried: Regexes that were tried on a line.
         wrote: How many facts each engine's formats gave.
+        source: Whether it is a log, or samples of ``/metrics``.
     """
 
     facts: Facts = field(default_factory=Facts)
@@ -36,6 +37,7 @@ class Log:
     lines: int = 0
     tried: int = 0
     wrote: Counter[str] = field(default_factory=Counter)
+    source: Literal["log", "metrics"] = "log"
 
     @property
     def engine(self) -> str:
@@ -59,7 +61,7 @@ class Log:
         return tuple(sorted(names - {""}))
 
 
-def read_log(stream: BinaryIO) -> Log:
+def read_log(stream: Readable) -> Log:
     """Read a log to its end, keeping a bounded number of facts and none of its text."""
     scanner, reader = Scanner(), _Reader()
     for candidate in scanner.candidates(stream):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Protocol
 
 from kvhouse.doctor.engines import LINES
 from kvhouse.doctor.line import Line
@@ -34,6 +34,14 @@ def _by_anchor() -> dict[bytes, tuple[Line, ...]]:
 
 BY_ANCHOR = _by_anchor()
 _ANCHORS = tuple(BY_ANCHOR)
+
+
+class Readable(Protocol):
+    """What bytes are read from: a file, standard input, a reply."""
+
+    def read(self, size: int, /) -> bytes:
+        """The next bytes, at most so many; none at the end."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +71,7 @@ class Scanner:
     size: int = 0
     count: int = 0
 
-    def candidates(self, stream: BinaryIO) -> Iterator[Candidate]:
+    def candidates(self, stream: Readable) -> Iterator[Candidate]:
         """Every line that has an anchor and a needle, in order."""
         rest = b""
         for chunk in self._chunks(stream):
@@ -80,7 +88,7 @@ class Scanner:
             yield from self._in(rest)
             self.count += 1
 
-    def _chunks(self, stream: BinaryIO) -> Iterator[bytes]:
+    def _chunks(self, stream: Readable) -> Iterator[bytes]:
         """Chunks as bytes of an encoding that extends ASCII."""
         decoder: codecs.IncrementalDecoder | None = None
         first = True

@@ -75,7 +75,29 @@ _POOL = (
         r"Available KV cache memory: <F> GiB",
         "available_kv_gib",
     ),
-    line("vllm", "KV cache", "KV cache size", r"KV cache size: <N> tokens", "kv_tokens"),
+    line(
+        "vllm",
+        "KV cache",
+        "KV cache size",
+        r"(?:\b(CPU|XPU|TPU|HPU|NPU) )?KV cache size: <N> tokens",
+        "kv_device kv_tokens",
+    ),
+    line(
+        "vllm",
+        "KV cache",
+        "GiB for KV cache on node",
+        r"Explicitly set \(<F>/<F>\) GiB for KV cache on node",
+        "available_kv_gib total_gib",
+        sets={"kv_given": True},
+    ),
+    line(
+        "vllm",
+        "KV cache",
+        "GiB for KV cache on node",
+        r"Auto set \(<F>/<F>\) GiB for KV cache on node \d{1,3}, with <F> GiB requested memory "
+        r"for the worker\. <F> GiB",
+        "available_kv_gib total_gib budget_gib consumed_gib",
+    ),
     line(
         "vllm",
         "tokens per request",
