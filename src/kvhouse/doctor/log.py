@@ -108,6 +108,10 @@ class _Reader:
     def _observe(self, each: Line, match: re.Match[str], number: int) -> None:
         """Figures of a line of statistics; its format has nothing in it that would be masked."""
         self.log.wrote[each.engine] += 1
+        if each.reading is not None or each.sets:
+            for name, value, _ in each.read(match, self._memory("")):
+                self.log.facts.observe(name, float(value), number, each.engine, match[0])
+            return
         for name, text in zip(each.names, match.groups(), strict=False):
             if name and text is not None:
                 value = float(text.replace(",", ""))

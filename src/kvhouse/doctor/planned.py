@@ -31,7 +31,13 @@ _OPTIONS = {
     "engine_version": "version",
 }
 #: Facts that are the bytes for KV on one rank, and the blocks or tokens of its pool.
-_AVAILABLE = ("kv_cache_memory_bytes", "available_kv_gib", "kv_cache_gib", "allocated_gib", "kv_budget_mib")
+_AVAILABLE = (
+    "kv_cache_memory_bytes",
+    "available_kv_gib",
+    "kv_cache_gib",
+    "allocated_gib",
+    "kv_budget_mib",
+)
 _BLOCKS = ("gpu_blocks", "kv_blocks", "blocks")
 
 
@@ -102,7 +108,7 @@ def _in_bytes(server: Planned, known: tuple[str, ...]) -> Planned:
     if seen is None or not seen.pool_block_bytes:
         return server
     options = {name: value for name, value in server.options.items() if name != "blocks"}
-    available = blocks * seen.pool_block_bytes
+    available = int(blocks or 0) * seen.pool_block_bytes
     return Planned(server.engine, server.spec, options | {"available_bytes": available})
 
 

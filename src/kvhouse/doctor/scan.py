@@ -130,7 +130,9 @@ class Scanner:
         begin = max(start, first - _BEFORE)
         content = buffer[begin : min(end, begin + MOST_LINE)]
         lines = _formats(anchors, content)
-        if lines and not any(word in content for word in _OF_USERS):
+        if lines and any(word in content for word in _OF_USERS):
+            lines = tuple(each for each in lines if each.anywhere)
+        if lines:
             text = content.decode("utf-8", "replace")
             if content.startswith(b"{"):  # a line within JSON
                 text = text.replace('\\"', '"').replace("\\n", " ")

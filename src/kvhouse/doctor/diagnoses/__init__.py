@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvhouse.doctor.diagnoses import memory, pool, running, startup
+from kvhouse.doctor.diagnoses import (
+    memory,
+    pool,
+    preempted,
+    prefixes,
+    reserved,
+    running,
+    stages,
+    startup,
+    tiers,
+)
 from kvhouse.doctor.diagnoses.base import Diagnosis, Patient, Rule
 
 RULES: tuple[Rule, ...] = (
@@ -18,17 +28,20 @@ RULES: tuple[Rule, ...] = (
     memory.fragmentation,
     memory.activations,
     memory.graphs,
-    running.preemptions,
+    preempted.preemptions,
     pool.many_requests,
     running.capped,
     pool.few_requests,
-    pool.uneven_ranks,
+    stages.uneven,
     pool.tp_over_heads,
     pool.scales_of_one,
     pool.split_context,
-    pool.reserved_ahead,
+    reserved.reserved_ahead,
+    reserved.whole_windows,
     pool.hybrid_tokens,
-    running.no_hits,
+    tiers.slow_offload,
+    prefixes.pressure,
+    prefixes.no_hits,
     running.idle,
 )
 _ORDER = {"error": 0, "warning": 1, "note": 2}

@@ -1,6 +1,7 @@
 """vLLM while it serves: the line of statistics, preemptions, scales.
 
-Sources: vllm/v1/metrics/loggers.py (``Preemptions`` are those since the line before); before, vllm/engine/metrics.py and vllm/core/scheduler.py;
+Sources: vllm/v1/metrics/loggers.py (``Preemptions`` are those since the line before); before,
+vllm/engine/metrics.py and vllm/core/scheduler.py;
 vllm/model_executor/layers/quantization/kv_cache.py.
 """
 

@@ -59,7 +59,7 @@ class Collected:
         return grown
 
     def finish(self) -> Log:
-        """The log with the totals: since the server's start, or from the first scrape to the last."""
+        """The log with the totals: since the server's start, or from first scrape to last."""
         totals = self.grown if self.count > 1 else self.last
         engine = max(self.log.wrote, key=lambda name: self.log.wrote[name], default="")
         for name, value in totals.items():

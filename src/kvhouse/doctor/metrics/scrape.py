@@ -1,4 +1,4 @@
-"""A scrape of ``/metrics``: the samples that are known here, read line by line in bounded memory."""
+"""A scrape of ``/metrics``: the samples that are known here, line by line in bounded memory."""
 
 from __future__ import annotations
 
