@@ -114,6 +114,7 @@ class _SameHost(urllib.request.HTTPRedirectHandler):
     ) -> urllib.request.Request | None:
         """A request for the other path."""
         if _host(urlsplit(newurl)) != self.address.host:
+            fp.close()
             raise FetchError(
                 f"{self.address.shown}: sends us to {mask(newurl)}: give that address if it is "
                 "right"
