@@ -1,7 +1,7 @@
 """Finding the few lines of a log that engines write about memory, in bounded time and memory.
 
-Chunks of bytes are searched for a few anchors, which costs no Python code for lines that have none.
-Only a line with an anchor is cut out, and only formats whose needle it has are tried on it.
+Chunks of bytes are searched for anchors, which costs no Python code for lines that have none. Only
+a line that may have an anchor is cut out, and only formats whose needle it has are tried on it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from kvhouse.doctor.anchors import Anchors
 from kvhouse.doctor.engines import LINES
 from kvhouse.doctor.line import Line
 from kvhouse.doctor.mask import ESCAPES
@@ -25,15 +26,10 @@ _OF_USERS = (b"Received request", b"prompt: ", b'"prompt"', b'"messages"', b"'me
 _UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 
 
-def _by_anchor() -> dict[bytes, tuple[Line, ...]]:
-    found: dict[bytes, list[Line]] = {}
-    for each in LINES:
-        found.setdefault(each.anchor, []).append(each)
-    return {anchor: tuple(lines) for anchor, lines in found.items()}
-
-
-BY_ANCHOR = _by_anchor()
-_ANCHORS = tuple(BY_ANCHOR)
+_ANCHORS = tuple(dict.fromkeys(each.anchor for each in LINES))
+#: For each anchor the formats that have it.
+_FORMATS = tuple(tuple(each for each in LINES if each.anchor == anchor) for anchor in _ANCHORS)
+_FINDER = Anchors(_ANCHORS)
 
 
 class Readable(Protocol):
@@ -104,34 +100,39 @@ class Scanner:
         """Candidates of whole lines."""
         if b"\x1b" in buffer or b"\\u001" in buffer:
             buffer = ESCAPES.sub(b"", buffer)
-        counted = 0
+        counted = start = first = 0
         end = -1
-        anchors: list[int] = []
-        start = first = 0
-        for at, index in [*_hits(buffer), (len(buffer), -1)]:
-            if at < end and index >= 0:
-                anchors.append(index)
+        anchors: set[int] = set()
+        for at, indexes in _FINDER.hits(buffer):
+            if at < end:
+                anchors.update(indexes)
                 continue
             if anchors:
                 self.count += buffer.count(b"\n", counted, start)
                 counted = start
-                yield from self._candidate(buffer, start, min(end, len(buffer)), first, anchors)
-            if index < 0:
-                break
-            first, anchors = at, [index]
+                yield from self._candidate(buffer, start, end, first, anchors)
             start = buffer.rfind(b"\n", 0, at) + 1
             end = buffer.find(b"\n", at)
             end = len(buffer) if end < 0 else end
+            first, anchors = at, set(indexes)
+        if anchors:
+            self.count += buffer.count(b"\n", counted, start)
+            counted = start
+            yield from self._candidate(buffer, start, end, first, anchors)
         self.count += buffer.count(b"\n", counted)
 
     def _candidate(
-        self, buffer: bytes, start: int, end: int, first: int, anchors: list[int]
+        self, buffer: bytes, start: int, end: int, first: int, anchors: set[int]
     ) -> Iterator[Candidate]:
         begin = max(start, first - _BEFORE)
         content = buffer[begin : min(end, begin + MOST_LINE)]
         lines = _formats(anchors, content)
-        if lines and any(word in content for word in _OF_USERS):
-            lines = tuple(each for each in lines if each.anywhere)
+        if not lines:
+            return
+        for word in _OF_USERS:
+            if word in content:
+                lines = tuple(each for each in lines if each.anywhere)
+                break
         if lines:
             text = content.decode("utf-8", "replace")
             if content.startswith(b"{"):  # a line within JSON
@@ -139,26 +140,15 @@ class Scanner:
             yield Candidate(self.count + 1, text, lines)
 
 
-def _formats(anchors: list[int], content: bytes) -> tuple[Line, ...]:
-    """The formats to try on a line."""
+def _formats(anchors: set[int], content: bytes) -> tuple[Line, ...]:
+    """The formats to try on a line, in the order of ``LINES``."""
     found = []
-    for index in dict.fromkeys(anchors):
-        for each in BY_ANCHOR[_ANCHORS[index]]:
+    for index in sorted(anchors):
+        if _ANCHORS[index] not in content:
+            continue
+        for each in _FORMATS[index]:
             if each.needle in content:
                 if each.only:
                     return (each,)
                 found.append(each)
     return tuple(found)
-
-
-def _hits(buffer: bytes) -> list[tuple[int, int]]:
-    """Where each anchor is, once a line, in order."""
-    hits = []
-    for index, anchor in enumerate(_ANCHORS):
-        at = buffer.find(anchor)
-        while at >= 0:
-            hits.append((at, index))
-            end = buffer.find(b"\n", at)
-            at = -1 if end < 0 else buffer.find(anchor, end)
-    hits.sort()
-    return hits
