@@ -10,7 +10,7 @@ from kvhouse.doctor.facts import Kind, Value
 
 #: A whole number with or without commas, and a number with or without a fraction. Bounded, as all
 #: quantifiers in line formats are: a log is untrusted, and no regex may take longer than its line.
-COUNT = r"(\d[\d,]{0,17})"
+COUNT = r"(\d{1,3}(?:,\d{3}){1,5}(?!\d)|\d{1,18})"
 NUMBER = r"(-?\d{1,12}(?:\.\d{1,9})?)"
 
 #: A fact's name and value, and the part of the line that says it where that is not all of it.

@@ -25,6 +25,7 @@ RULES: tuple[Rule, ...] = (
     startup.too_few_states,
     memory.buffers,
     memory.projected,
+    memory.no_room,
     memory.fragmentation,
     memory.activations,
     memory.graphs,

@@ -69,6 +69,13 @@ LLAMA_SERVER = (
     ),
     line(
         "llama.cpp",
+        "n_ctx_slot = ",
+        "n_slots = ",
+        r"n_slots = <N>, n_ctx_slot = <N>, kv_unified = '(true|false)'",
+        "n_slots slot_context kv_unified",
+    ),
+    line(
+        "llama.cpp",
         "new slot",
         "n_ctx_slot",
         r"new slot,? n_ctx(?:_slot)? = <N>",

@@ -149,8 +149,32 @@ SGLANG = (
         "sglang",
         "memory",
         "Not enough memory. Please try to",
-        r"Not enough memory\. Please try to increase --mem-fraction-static",
+        r"Not enough memory\. Please try to increase --mem-fraction-static"
+        r"(?:.{0,80}?mem_fraction_static=<F>)?",
+        "mem_fraction_static",
         sets={"error": "no_tokens"},
+    ),
+    line(
+        "sglang",
+        "memory",
+        "Not enough memory to allocate KV",
+        r"Not enough memory to allocate KV cache",
+        sets={"error": "no_tokens"},
+    ),
+    line(
+        "sglang",
+        "than the profiled value",
+        "",
+        r"max_total_tokens=<N> is larger than the profiled value (-\d{1,12})\b",
+        "max_total_tokens profiled_tokens",
+        sets={"error": "no_tokens"},
+    ),
+    line(
+        "sglang",
+        "full_layer_tokens=",
+        "",
+        r"full_layer_tokens=<N>, swa_layer_tokens=<N>",
+        "full_layer_tokens swa_layer_tokens",
     ),
     line(
         "sglang",

@@ -11,6 +11,17 @@ from kvhouse.doctor.line import line
 
 VLLM_RUNNING = (
     line(
+        "vllm-v0",
+        "KV cache",
+        "reqs, Pending: ",
+        r"(?:prompt throughput: <F> tokens/s, .{0,60}?throughput: <F> tokens/s, )?"
+        r"Running: <N> reqs?, (?:Swapped: \d{1,9} reqs?, )?Pending: <N> reqs?"
+        r", GPU KV cache usage: <F>%",
+        "prompt_rate generated_rate running waiting usage_pct",
+        kind="series",
+        only=True,
+    ),
+    line(
         "vllm",
         "KV cache",
         "KV cache usage: ",
