@@ -20,6 +20,12 @@ _LEAST = 2 * _WORD - 1
 #: Words are hashed to so many bits (Knuth's multiplicative hash).
 _BITS = 16
 _FACTOR = np.uint32(2654435761)
+#: What a server writes most: other words are better signs.
+_COMMON = (
+    b"INFO (APIServer Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: "
+    b"Running: 0 reqs, Waiting: 0 reqs, GPU KV cache usage: 0.0%, Prefix cache hit rate: 0.0% "
+    b"/v1/chat/completions /v1/models /health /metrics HTTP/1.1 Decode batch Prefill batch "
+)
 
 
 class Anchors:
@@ -84,6 +90,6 @@ def _hashed(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
     return (words * _FACTOR) >> np.uint32(32 - _BITS)
 
 
-def _commonness(word: bytes) -> int:
+def _commonness(word: bytes) -> tuple[bool, int]:
     """Small letters and spaces are what most of a log consists of."""
-    return sum(byte == 32 or 97 <= byte <= 122 for byte in word)
+    return word in _COMMON, sum(byte == 32 or 97 <= byte <= 122 for byte in word)

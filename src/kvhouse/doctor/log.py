@@ -112,8 +112,8 @@ class _Reader:
 
     def _observe(self, each: Line, match: re.Match[str], number: int) -> None:
         """Figures of a line of statistics; its format has nothing in it that would be masked."""
-        self.log.wrote[each.engine] += 1
         if each.reading is not None or each.sets:
+            self.log.wrote[each.engine] += 1
             for name, value, _ in each.read(match, self._memory("")):
                 self.log.facts.observe(name, float(value), number, each.engine, match[0])
             return
@@ -125,6 +125,7 @@ class _Reader:
     def settle(self) -> None:
         """Sum up the lines of statistics that were put aside, a column at a time."""
         for each, rows in self.pending.values():
+            self.log.wrote[each.engine] += len(rows)
             columns = zip(*(match.groups() for _, match in rows), strict=True)
             for name, column in zip(each.names, columns, strict=False):
                 if name:

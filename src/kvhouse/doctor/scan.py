@@ -9,7 +9,8 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from functools import lru_cache
+from typing import NamedTuple, Protocol
 
 from kvhouse.doctor.anchors import Anchors
 from kvhouse.doctor.engines import LINES
@@ -19,6 +20,8 @@ from kvhouse.doctor.mask import ESCAPES
 CHUNK = 2**20
 #: A longer line is cut: configurations that engines print are a fifth of it.
 MOST_LINE = 2**16
+#: Places in a line that are looked at; what engines print has a few.
+_MOST_ANCHORS = 256
 #: What is kept of a long line before its anchor.
 _BEFORE = 2**13
 #: Lines that repeat what users sent; a prompt may look like anything.
@@ -40,8 +43,7 @@ class Readable(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A line that may say something.
 
     Attributes:
@@ -102,53 +104,60 @@ class Scanner:
             buffer = ESCAPES.sub(b"", buffer)
         counted = start = first = 0
         end = -1
-        anchors: set[int] = set()
+        anchors: list[tuple[int, ...]] = []
         for at, indexes in _FINDER.hits(buffer):
             if at < end:
-                anchors.update(indexes)
+                anchors.append(indexes)
                 continue
             if anchors:
                 self.count += buffer.count(b"\n", counted, start)
                 counted = start
-                yield from self._candidate(buffer, start, end, first, anchors)
+                found = self._candidate(buffer, start, end, first, anchors)
+                if found is not None:
+                    yield found
             start = buffer.rfind(b"\n", 0, at) + 1
             end = buffer.find(b"\n", at)
             end = len(buffer) if end < 0 else end
-            first, anchors = at, set(indexes)
+            first, anchors = at, [indexes]
         if anchors:
             self.count += buffer.count(b"\n", counted, start)
             counted = start
-            yield from self._candidate(buffer, start, end, first, anchors)
+            found = self._candidate(buffer, start, end, first, anchors)
+            if found is not None:
+                yield found
         self.count += buffer.count(b"\n", counted)
 
     def _candidate(
-        self, buffer: bytes, start: int, end: int, first: int, anchors: set[int]
-    ) -> Iterator[Candidate]:
+        self, buffer: bytes, start: int, end: int, first: int, anchors: list[tuple[int, ...]]
+    ) -> Candidate | None:
         begin = max(start, first - _BEFORE)
         content = buffer[begin : min(end, begin + MOST_LINE)]
-        lines = _formats(anchors, content)
+        lines = _formats(tuple(anchors[:_MOST_ANCHORS]), content)
         if not lines:
-            return
+            return None
         for word in _OF_USERS:
             if word in content:
                 lines = tuple(each for each in lines if each.anywhere)
                 break
-        if lines:
-            text = content.decode("utf-8", "replace")
-            if content.startswith(b"{"):  # a line within JSON
-                text = text.replace('\\"', '"').replace("\\n", " ")
-            yield Candidate(self.count + 1, text, lines)
+        text = content.decode("utf-8", "replace")
+        if content.startswith(b"{"):  # a line within JSON
+            text = text.replace('\\"', '"').replace("\\n", " ")
+        return Candidate(self.count + 1, text, lines) if lines else None
 
 
-def _formats(anchors: set[int], content: bytes) -> tuple[Line, ...]:
+def _formats(anchors: tuple[tuple[int, ...], ...], content: bytes) -> tuple[Line, ...]:
     """The formats to try on a line, in the order of ``LINES``."""
     found = []
-    for index in sorted(anchors):
-        if _ANCHORS[index] not in content:
-            continue
-        for each in _FORMATS[index]:
-            if each.needle in content:
-                if each.only:
-                    return (each,)
-                found.append(each)
+    for each in _possible(anchors):
+        if each.needle in content and each.anchor in content:
+            if each.only:
+                return (each,)
+            found.append(each)
     return tuple(found)
+
+
+@lru_cache(maxsize=1024)
+def _possible(anchors: tuple[tuple[int, ...], ...]) -> tuple[Line, ...]:
+    """The formats of some anchors; lines of one kind have the same ones again and again."""
+    indexes = {index for several in anchors for index in several}
+    return tuple(each for index in sorted(indexes) for each in _FORMATS[index])
