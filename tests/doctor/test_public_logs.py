@@ -1,4 +1,4 @@
-"""Parts of public logs as they stand in issues, each with its address, are read for what they say."""
+"""Parts of public logs as they stand in issues, each with its address, are read."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Where a chunk of bytes may have an anchor, found four bytes at a time.
 
-An anchor of seven bytes or more covers, wherever it lies, a whole word of four bytes at a multiple of
-four. So one look at every fourth byte finds all such anchors at once: for each of the four ways in
-which an anchor can lie, one of its words is chosen, and a table says which words are among them. Only
-shorter anchors are searched for one by one.
+An anchor of seven bytes or more covers, wherever it lies, a whole word of four bytes at a multiple
+of four. So one look at every fourth byte finds all such anchors at once: for each of the four ways
+in which an anchor can lie, one of its words is chosen, and a table says which words are among them.
+Only shorter anchors are searched for one by one.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Anchors:
     def hits(self, buffer: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Places in order, each with the anchors that may be around it.
 
-        Of each anchor that a line has, there is a place in or before that anchor's end; that it is
-        really there is for the caller to see.
+        Wherever an anchor is, one of the places lies within it; whether one is really there is for
+        the caller to see.
         """
         short = list(self._short_hits(buffer))
         if not short:
