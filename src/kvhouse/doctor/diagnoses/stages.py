@@ -58,7 +58,8 @@ def _by_stage(found: Iterable[Fact]) -> list[float]:
             return []
         stage, size = int(named[1]), float(fact.value)
         stages[stage] = min(size, stages.get(stage, size))
-    return [stages[stage] for stage in sorted(stages)] if len(stages) == max(stages) + 1 else []
+    all_there = sorted(stages) == list(range(len(stages)))
+    return [stages[stage] for stage in range(len(stages))] if all_there else []
 
 
 def _partition(patient: Patient, available: Sequence[float]) -> list[int] | None:

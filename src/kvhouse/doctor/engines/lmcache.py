@@ -48,7 +48,7 @@ LMCACHE = (
     line(
         "vllm",
         "PYTHONHASHSEED",
-        "not",
+        " set",
         r"PYTHONHASHSEED (?:is )?not set|without PYTHONHASHSEED set",
         sets={"random_keys": True},
     ),
