@@ -145,8 +145,8 @@ TEXTS |= {
     # first sentence; every prompt keeps what stands before it.
     "parts_early": prefills(cached=4, new=2504) * 12,
     # ggml-org/llama.cpp pull request 13194.
-    "windows_lost": "slot update_slots: id  2 | task 319 | forcing full prompt re-processing due to "
-    "lack of cache data (likely due to SWA or hybrid/recurrent memory\n",
+    "windows_lost": "slot update_slots: id  2 | task 319 | forcing full prompt re-processing due "
+    "to lack of cache data (likely due to SWA or hybrid/recurrent memory\n",
     # vllm-project/vllm issue 42948: blocks are evicted under pressure from four prefills on.
     "evicted_early": statistics(2, 0, 40.0, hits=78.0) * 6 + statistics(9, 4, 99.0, hits=12.0) * 9,
     # MirkoCovizzi/ninfer-rtx5090-mobile issue 3: hits in the tier are what the pool has lost.

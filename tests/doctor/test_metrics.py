@@ -59,17 +59,30 @@ vllm:gpu_prefix_cache_hit_rate{model_name="m"} 0.25
 vllm:num_preemptions_total{model_name="m"} 7.0
 vllm:cache_config_info{block_size="16",num_gpu_blocks="7000",num_cpu_blocks="2048"} 1.0
 """
+#: kvhouse's own server: of 1,000 bytes 300 are cached or free.
+KVHOUSE = """\
+# TYPE kvhouse_requests_running gauge
+kvhouse_requests_running 3.0
+kvhouse_requests_waiting 1.0
+kvhouse_kv_bytes{class="used"} 500.0
+kvhouse_kv_bytes{class="reserved"} 150.0
+kvhouse_kv_bytes{class="internal"} 50.0
+kvhouse_kv_bytes{class="cached"} 100.0
+kvhouse_kv_bytes{class="free"} 200.0
+kvhouse_preemptions_total 2.0
+"""
 
 
 @pytest.mark.parametrize(
     ("text", "engine", "series"),
     [
+        (KVHOUSE, "kvhouse", {"running": 3, "waiting": 1, "usage_share": pytest.approx(0.7)}),
         (SGLANG, "sglang", {"running": 162, "waiting": 2826, "usage_share": 0.28}),
         (LLAMA, "llama.cpp", {"running": 1, "waiting": 3, "usage_share": 0.25}),
         (TGI, "tgi", {"running": 4, "waiting": 2, "batch_tokens": 16384}),
         (VLLM_V0, "vllm-v0", {"running": 4, "waiting": 1, "usage_share": 0.5, "hit_pct": 25}),
     ],
-    ids=["sglang", "llama.cpp", "tgi", "vllm-v0"],
+    ids=["kvhouse", "sglang", "llama.cpp", "tgi", "vllm-v0"],
 )
 def test_each_engine_s_names_are_known(text, engine, series, examined) -> None:
     report = examined(text)

@@ -68,7 +68,8 @@ def doctor_command(
     """Explain another engine's log or metrics: what happened, where the memory is, what to change.
 
     Reads logs of vLLM, SGLang, llama.cpp, TensorRT-LLM, TGI and PyTorch's out-of-memory errors, and
-    /metrics of vLLM, SGLang, llama.cpp and TGI. Exits with 3 where it finds no figure it knows.
+    /metrics of vLLM, SGLang, llama.cpp, TGI and kvhouse. Exits with 3 where it finds no figure that
+    it knows.
 
     Example: kvhouse doctor server.log --model llama-3.1-8b
 

@@ -130,14 +130,33 @@ _TGI = (
     *_mean("prompt_length", "tgi_request_input_length"),
     *_mean("output_length", "tgi_request_generated_tokens"),
 )
+_KVHOUSE = (
+    _metric("running", "kvhouse_requests_running"),
+    _metric("waiting", "kvhouse_requests_waiting"),
+    _metric("kv_bytes", "kvhouse_kv_bytes"),
+    _metric("preempted_total", "kvhouse_preemptions_total", "total"),
+    _metric("hit_total", "kvhouse_found_tokens_total", "total"),
+    _metric("prompt_total", "kvhouse_prompt_tokens_total", "total"),
+    _metric("generated_total", "kvhouse_generated_tokens_total", "total"),
+    _metric("finished_total", "kvhouse_requests_total", "total"),
+)
+#: Classes of kvhouse's ledger whose bytes no request holds.
+NOT_HELD = frozenset({"cached", "external", "free"})
 #: The figures of each engine, by the prefix that its names have.
 METRICS: dict[str, tuple[Metric, ...]] = {
     "vllm": _VLLM,
     "sglang": _SGLANG,
     "llama.cpp": _LLAMA,
     "tgi": _TGI,
+    "kvhouse": _KVHOUSE,
 }
-PREFIXES = {"vllm:": "vllm", "sglang:": "sglang", "llamacpp:": "llama.cpp", "tgi_": "tgi"}
+PREFIXES = {
+    "vllm:": "vllm",
+    "sglang:": "sglang",
+    "llamacpp:": "llama.cpp",
+    "tgi_": "tgi",
+    "kvhouse_": "kvhouse",
+}
 #: Labels of ``vllm:cache_config_info`` and ``sglang:cache_config_info`` that are facts.
 CACHE_CONFIG = {
     "vllm:cache_config_info": {

@@ -10,7 +10,7 @@ from kvhouse.doctor.launch import option_value
 from kvhouse.doctor.line import WORDS
 from kvhouse.doctor.log import Log
 from kvhouse.doctor.mask import mask
-from kvhouse.doctor.metrics.names import CACHE_CONFIG, METRICS, MODEL_LABELS, Metric
+from kvhouse.doctor.metrics.names import CACHE_CONFIG, METRICS, MODEL_LABELS
 from kvhouse.doctor.metrics.scrape import MOST_LINE, Sample, Scrape, scrapes
 from kvhouse.doctor.scan import Readable
 
@@ -46,12 +46,12 @@ class Collected:
             return {}
         totals: dict[str, float] = {}
         for metric in METRICS[engine]:
-            samples = scrape.find(metric)
-            if samples and metric.fold == "total" and metric.fact not in totals:
+            samples = scrape.find(metric) if metric.fold == "total" else []
+            if samples and metric.fact not in totals:
                 totals[metric.fact] = sum(sample.value for sample in samples)
                 self._said[metric.fact] = samples[0]
-            elif samples and metric.fold != "total":
-                self._gauge(metric, samples, engine)
+        for name, (value, sample) in scrape.gauges().items():
+            self._gauge(name, value, sample, engine)
         self._configured(scrape, engine)
         grown = self._grow(totals)
         self._hits(grown, engine)
@@ -87,17 +87,15 @@ class Collected:
         self.last = dict(totals)
         return grown
 
-    def _gauge(self, metric: Metric, samples: list[Sample], engine: str) -> None:
-        values = [sample.value for sample in samples]
-        value = max(values) if metric.fold == "most" else sum(values)
-        if metric.fact == "swapped":
+    def _gauge(self, name: str, value: float, sample: Sample, engine: str) -> None:
+        if name == "swapped":
             self.log.wrote["vllm-v0"] += 1
-        elif metric.fact == "hit_share":
-            self._observe("hit_pct", 100 * value, samples[0], engine)
-        elif metric.fact in ("max_total_num_tokens", "longest_tokens"):
-            self._add(metric.fact, value, samples[0], engine)
+        elif name == "hit_share":
+            self._observe("hit_pct", 100 * value, sample, engine)
+        elif name in ("max_total_num_tokens", "longest_tokens", "kv_bytes"):
+            self._add(name, value, sample, engine)
         else:
-            self._observe(metric.fact, value, samples[0], engine)
+            self._observe(name, value, sample, engine)
 
     def _hits(self, grown: Mapping[str, float], engine: str) -> None:
         """The share of prompt tokens that were found, since the scrape before."""

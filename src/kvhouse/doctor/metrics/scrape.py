@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kvhouse.doctor.mask import mask
-from kvhouse.doctor.metrics.names import CACHE_CONFIG, METRICS, PREFIXES, Metric
+from kvhouse.doctor.metrics.names import CACHE_CONFIG, METRICS, NOT_HELD, PREFIXES, Metric
 from kvhouse.errors import KvhouseError
 
 #: Samples of one scrape that are kept; a server has a few for each of its engines.
@@ -24,7 +24,7 @@ _WANTED = frozenset(
 #: What a scrape is recognised by: a comment of the format, or a sample of an engine.
 _COMMENT = re.compile(rb"# (?:HELP|TYPE) [a-zA-Z_:]")
 _SAMPLE = re.compile(
-    rb"(?:ray_)?(?:vllm|sglang|llamacpp|tgi)[:_][a-z_:]{1,120}(?:\{[^\n]{0,4096}\})?[ \t]-?[\dN+]"
+    rb"(?:ray_)?(?:vllm|sglang|llamacpp|tgi|kvhouse)[:_][a-z_:]{1,120}(?:\{[^\n]{0,4096}\})?[ \t]-?[\dN+]"
 )
 
 
@@ -80,6 +80,27 @@ class Scrape:
             if found:
                 return found
         return []
+
+    def gauges(self) -> dict[str, tuple[float, Sample]]:
+        """What is so now: each figure with a sample that says it."""
+        found: dict[str, tuple[float, Sample]] = {}
+        for metric in METRICS.get(self.engine, ()):
+            samples = self.find(metric)
+            if not samples or metric.fold == "total":
+                continue
+            values = [sample.value for sample in samples]
+            value = max(values) if metric.fold == "most" else sum(values)
+            found[metric.fact] = value, samples[0]
+        return found | self._held()
+
+    def _held(self) -> dict[str, tuple[float, Sample]]:
+        """The share of kvhouse's pool that requests hold, by its ledger."""
+        sizes = self.samples.get("kvhouse_kv_bytes", [])
+        total = sum(sample.value for sample in sizes)
+        if not total:
+            return {}
+        idle = sum(sample.value for sample in sizes if sample.labels.get("class") in NOT_HELD)
+        return {"usage_share": (1 - idle / total, sizes[0])}
 
     def add(self, sample: Sample) -> None:
         """Take in one sample."""

@@ -8,7 +8,6 @@ from typing import Any
 
 from kvhouse.doctor.log import Log
 from kvhouse.doctor.metrics.fetch import FetchError
-from kvhouse.doctor.metrics.names import METRICS
 from kvhouse.doctor.metrics.read import Collected
 from kvhouse.doctor.metrics.scrape import Scrape, scrapes
 
@@ -93,7 +92,8 @@ class Watched:
         seconds = 0.0 if self._at is None else at - self._at
         known = {} if self._at is None else grown
         self._at = at
-        return Poll(self.polls, seconds, _gauges(found), known)
+        gauges = {name: value for name, (value, _) in found.gauges().items()}
+        return Poll(self.polls, seconds, gauges, known)
 
     def missed(self, problem: str) -> Poll:
         """Take in that there was no answer."""
@@ -110,15 +110,6 @@ class Watched:
         log.source, log.size = "metrics", self.size
         log.runs += self.collected.restarts
         return log
-
-
-def _gauges(scrape: Scrape) -> dict[str, float]:
-    found = {}
-    for metric in METRICS[scrape.engine]:
-        values = [sample.value for sample in scrape.find(metric)]
-        if values and metric.fold != "total":
-            found[metric.fact] = max(values) if metric.fold == "most" else sum(values)
-    return found
 
 
 def polls(
