@@ -24,7 +24,8 @@ _WANTED = frozenset(
 #: What a scrape is recognised by: a comment of the format, or a sample of an engine.
 _COMMENT = re.compile(rb"# (?:HELP|TYPE) [a-zA-Z_:]")
 _SAMPLE = re.compile(
-    rb"(?:ray_)?(?:vllm|sglang|llamacpp|tgi|kvhouse)[:_][a-z_:]{1,120}(?:\{[^\n]{0,4096}\})?[ \t]-?[\dN+]"
+    rb"(?:ray_)?(?:vllm|sglang|llamacpp|tgi|kvhouse)[:_][a-z_:]{1,120}"
+    rb"(?:\{[^\n]{0,4096}\})?[ \t]-?[\dN+]"
 )
 
 
