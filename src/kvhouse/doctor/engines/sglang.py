@@ -75,8 +75,8 @@ SGLANG = (
         "sglang",
         "#running-req",
         "#cached-token",
-        r"#new-token: <N>, #cached-token: <N>",
-        "new_tokens cached_tokens",
+        r"#new-token: <N>, #cached-token: <N>(?:.{0,240}?input throughput \(token/s\): <F>)?",
+        "new_tokens cached_tokens prompt_rate",
         kind="series",
     ),
     line(

@@ -115,8 +115,8 @@ _POOL = (
     ),
     line(
         "vllm",
-        "mamba page size",
-        "block size to",
+        "attention block size to",
+        "",
         r"attention block size to <N> tokens",
         "attn_block_size",
     ),
@@ -182,9 +182,9 @@ _MEMORY = (
     line(
         "vllm",
         "memory",
-        "Actual usage is",
-        r"Actual usage is <F> GiB for weights?,? .{0,4}?<F> GiB for peak activation, <F> GiB for "
-        r"non-torch memory,? and <F> GiB for \w{1,8}Graph",
+        "Actual usage",
+        r"Actual usage(?: is|:) <F> GiB for weights?,? .{0,4}?<F> GiB for peak activation, <F> GiB "
+        r"for non-torch memory,? (?:and )?<F> GiB for \w{1,8} ?[Gg]raph",
         "weights_gib activation_peak_gib non_torch_gib graph_gib",
     ),
     line(
