@@ -157,3 +157,27 @@ def test_a_draft_model_s_pool_is_kept_apart(examined) -> None:
     ).log.facts
     assert facts.number("k_size_gb") == 3.46
     assert facts.number("draft_k_size_gb") == 1.08
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("Qwen/Qwen3-32B", "qwen3-32b"),
+        ("Qwen/Qwen3-32B-AWQ", "qwen3-32b"),
+        ("Qwen/Qwen3-32B-FP8", "qwen3-32b-fp8"),
+        ("NousResearch/Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("meta-llama/Llama-2-7b-chat-hf", "llama-2-7b"),
+        ("mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b-v0.3"),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "qwen3-30b-a3b"),
+        ("Gemma 3 270m", "gemma-3-270m"),
+        ("models/google_gemma-3-27b-it", ""),
+        ("my-llama-3.1-8b", ""),
+        ("Qwen/Qwen3-Coder-30B-A3B-Instruct", ""),
+    ],
+)
+def test_a_model_is_known_by_its_name_without_what_tunes_it(name, known, examined) -> None:
+    """Another size, or another family, is never taken for one that has a like name."""
+    log = (
+        f"Initializing a V1 LLM engine (v0.9.0) with config: model='{name}', dtype=torch.bfloat16\n"
+    )
+    assert examined(log).model == known

@@ -39,10 +39,12 @@ _SETTING_OF = {
 }
 
 
-#: Endings of names that say how a model was tuned or stored: its KV is that of the model without.
-_TUNED = re.compile(
-    r"[-_.](?:instruct|chat|it|hf|gguf|awq|gptq|bnb|fp8|int[48]|[48]bits?|w\d{1,2}a\d{1,2}|"
-    r"i?q\d(?:_\w{1,6})?|marlin|unsloth)$"
+#: Parts of names that say how a model was tuned, and endings that say how it is stored: its KV is
+#: that of the model without them.
+_TUNED = re.compile(r"^meta-|-(?:instruct|chat|it|thinking)(?=-|$)")
+_STORED = re.compile(
+    r"[-_.](?:hf|gguf|awq|gptq|bnb|fp8|int[48]|[48]bits?|w\d{1,2}a\d{1,2}|i?q\d(?:_\w{1,6})?|"
+    r"marlin|unsloth|25\d\d)$"
 )
 
 
@@ -230,7 +232,8 @@ def _of_catalogue(log: Log) -> ModelSpec | None:
     last = name.rstrip("/").rpartition("/")[2].lower().replace(" ", "-")
     known = catalogue()
     while last not in known:
-        shorter = _TUNED.sub("", last)
+        shorter = _STORED.sub("", last)
+        shorter = _TUNED.sub("", last) if shorter == last else shorter
         if shorter == last:
             return None
         last = shorter
