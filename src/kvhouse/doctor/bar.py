@@ -56,7 +56,9 @@ def _of_profile(log: Log) -> Bar | None:
     facts = log.facts
     total = facts.bytes("total_gpu_gib", "total_gib", "total_mib")
     weights = facts.bytes(*_WEIGHTS)
-    kv = facts.bytes(*_KV, "kv_budget_mib")
+    # Where blocks were given outright, what could have been KV is not.
+    given = "num_gpu_blocks_override" in facts
+    kv = None if given else facts.bytes(*_KV, "kv_budget_mib")
     peak = facts.bytes("peak_torch_gib")
     activations = facts.bytes("activation_peak_gib", "activation_peak_mib", "peak_non_kv_mib")
     if activations is None and peak is not None and weights is not None:

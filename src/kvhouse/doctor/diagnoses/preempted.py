@@ -31,7 +31,8 @@ class Cost:
     Attributes:
         tokens: How many tokens.
         kind: Whether the engine counted them, or they are the mean length that was held.
-        rate: Tokens a second that prompts were computed at, at least; None where not known.
+        rate: Tokens a second that prompts were computed at, at least: lines of statistics are means
+            over seconds in which other work was done too. None where not known.
         share: The part of all computed tokens that it is; None where not known.
     """
 
@@ -61,7 +62,7 @@ def preemptions(patient: Patient) -> Iterable[Diagnosis]:
     yield Diagnosis(
         "preemption_storm" if storm else "preemptions",
         "warning" if storm else "note",
-        (("count", whole(count)), ("full", _full(patient))),
+        (("count", whole(count)),),
         patient.evidence(
             *("preemptions", "preempted", "retracted", "preempted_total", "usage_pct"),
             *("usage_share", "running"),
@@ -99,9 +100,6 @@ def cost(patient: Patient, count: int) -> Cost | None:
         return None
     rates = facts.series.get("prompt_rate")
     rate = rates.most if rates is not None and rates.most else None
-    mean, seconds = facts.number("prefilled_tokens_mean"), facts.number("prefill_seconds_mean")
-    if rate is None and mean and seconds:
-        rate = mean / seconds
     computed = (facts.number("prompt_total") or 0) - (facts.number("hit_total") or 0)
     share = tokens / (computed + tokens) if computed > 0 else None
     return Cost(tokens, "counted" if counted else "estimated", rate, share)
@@ -133,14 +131,6 @@ def _told(patient: Patient, found: Cost) -> Diagnosis:
         ),
         patient.evidence(
             *("retracted_input_total", "preempted_total", "preempted", "preemptions", "retracted"),
-            *("prompt_rate", "prefill_seconds_mean", "kv_tokens"),
+            *("prompt_rate", "kv_tokens"),
         ),
     )
-
-
-def _full(patient: Patient) -> str:
-    percents = patient.facts.series.get("usage_pct")
-    shares = patient.facts.series.get("usage_share")
-    if percents is not None:
-        return percent(percents.most / 100)
-    return "?" if shares is None else percent(shares.most)
