@@ -181,3 +181,11 @@ def test_a_model_is_known_by_its_name_without_what_tunes_it(name, known, examine
         f"Initializing a V1 LLM engine (v0.9.0) with config: model='{name}', dtype=torch.bfloat16\n"
     )
     assert examined(log).model == known
+
+
+def test_json_behind_a_container_s_name_is_read(examined) -> None:
+    line = (
+        'vllm-1  | {"log":"non-default args: {\\"model\\": \\"m\\", \\"max_model_len\\": '
+        '8192}\\n","stream":"stdout"}\n'
+    )
+    assert examined(line).log.facts.count("max_model_len") == 8192

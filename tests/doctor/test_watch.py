@@ -61,6 +61,7 @@ def scrape(n: int) -> str:
         'vllm:num_requests_running{engine="0",model_name="m"} 7\n'
         f'vllm:num_requests_waiting{{engine="0",model_name="m"}} {n}\n'
         'vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.95\n'
+        'vllm:cache_config_info{kv_cache_max_concurrency="1.5"} 1\n'
         f'vllm:num_preemptions_total{{engine="0",model_name="m"}} {1000 + 3 * n}\n'
         f'vllm:prefix_cache_queries_total{{engine="0",model_name="m"}} {1000 * n}\n'
         f'vllm:prefix_cache_hits_total{{engine="0",model_name="m"}} {250 * n}\n'
@@ -97,7 +98,7 @@ def test_a_line_a_poll_and_a_summary_after_ctrl_c(served) -> None:
     assert (watching.returncode, error) == (0, "")
     first, second, third = lines
     assert first["preemptions_per_second"] is None
-    assert (second["running"], second["waiting"], second["usage"]) == (7, 2, 0.95)
+    assert [second[name] for name in ("running", "fits", "waiting", "usage")] == [7, 1.5, 2, 0.95]
     assert third["hit_rate"] == 0.25
     assert third["preemptions_per_second"] == pytest.approx(3 / third["seconds"], rel=0.01)
     *more, last = [json.loads(line) for line in rest.splitlines()]
@@ -115,7 +116,7 @@ def test_a_table_on_a_terminal(served) -> None:
     watching.send_signal(signal.SIGINT)
     rest, _ = watching.communicate(timeout=60)
     assert head[:4] == ["轮次", "运行", "等待", "池"]
-    assert first[:4] == ["1", "7", "1", "95.0%"]
+    assert first[:4] == ["1", "7/1.5", "1", "95.0%"]
     assert second[5] == "25.0%"
     assert "vllm" in rest
 

@@ -224,7 +224,7 @@ def _polls() -> list[dict[str, Any]]:
     names = ("preempted_total", "queried_total", "hit_total", "prompt_total", "generated_total")
     grown = dict.fromkeys((*names, "finished_total"), 1.0)
     gauges = {"running": 1.0, "waiting": 0.0, "usage_share": 0.5}
-    return [Poll(1).to_dict(), Poll(2, 1.0, gauges, grown).to_dict()]
+    return [Poll(1).to_dict(), Poll(2, 1.0, gauges, grown, fits=1.5).to_dict()]
 
 
 def _quality() -> QualityReport:

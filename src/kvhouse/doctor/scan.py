@@ -140,7 +140,7 @@ class Scanner:
                 lines = tuple(each for each in lines if each.anywhere)
                 break
         text = content.decode("utf-8", "replace")
-        if content.startswith(b"{"):  # a line within JSON
+        if b'{"' in content[:_BEFORE]:  # a line within JSON, perhaps behind a container's name
             text = text.replace('\\"', '"').replace("\\n", " ")
         return Candidate(self.count + 1, text, lines) if lines else None
 

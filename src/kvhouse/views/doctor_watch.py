@@ -11,7 +11,7 @@ from kvhouse.doctor.texts import Texts
 
 #: Columns with their widths; Chinese headings take two cells a character.
 _COLUMNS = (
-    *(("poll", 6), ("running", 9), ("waiting", 9), ("pool", 8)),
+    *(("poll", 6), ("running", 12), ("waiting", 9), ("pool", 8)),
     *(("preempted_rate", 13), ("hits", 8), ("prompt_rate", 12), ("generated_rate", 13)),
 )
 _NOT_KNOWN = "–"
@@ -32,7 +32,7 @@ def show_poll(console: Console, poll: Poll) -> None:
         console,
         [
             f"{poll.number}",
-            _count(gauges.get("running")),
+            _running(gauges.get("running"), poll.fits),
             _count(gauges.get("waiting")),
             _share(gauges.get("usage_share")),
             _rate(poll.rate("preempted_total"), 2),
@@ -54,6 +54,11 @@ def _print(console: Console, cells: list[str], style: str = "") -> None:
 
 def _count(value: float | None) -> str:
     return _NOT_KNOWN if value is None else f"{value:,.0f}"
+
+
+def _running(value: float | None, fits: float | None) -> str:
+    """Requests that run, of those of full length that fit."""
+    return _count(value) if fits is None else f"{_count(value)}/{fits:,.1f}"
 
 
 def _share(value: float | None) -> str:

@@ -22,6 +22,7 @@ class Poll:
         gauges: What is so now: requests that run and wait, the share of the pool in use.
         grown: What totals grew by since the poll before; nothing for the first.
         problem: Why there was no answer; empty where there was one.
+        fits: Requests of full length that the pool holds at once; None where it is not known.
     """
 
     number: int
@@ -29,6 +30,7 @@ class Poll:
     gauges: dict[str, float] = field(default_factory=dict)
     grown: dict[str, float] = field(default_factory=dict)
     problem: str = ""
+    fits: float | None = None
 
     def rate(self, name: str) -> float | None:
         """A total's growth per second; None where it is not known."""
@@ -48,6 +50,7 @@ class Poll:
             "poll": self.number,
             "seconds": round(self.seconds, 3),
             "running": self.gauges.get("running"),
+            "fits": self.fits,
             "waiting": self.gauges.get("waiting"),
             "usage": self.gauges.get("usage_share"),
             "preemptions_per_second": self.rate("preempted_total"),
@@ -93,7 +96,8 @@ class Watched:
         known = {} if self._at is None else grown
         self._at = at
         gauges = {name: value for name, (value, _) in found.gauges().items()}
-        return Poll(self.polls, seconds, gauges, known)
+        fits = self.collected.log.facts.number("max_concurrency")
+        return Poll(self.polls, seconds, gauges, known, fits=fits)
 
     def missed(self, problem: str) -> Poll:
         """Take in that there was no answer."""
