@@ -383,3 +383,15 @@ def test_windows_and_states_forget(examined) -> None:
     )
     assert "no_hits_window" in {one.code for one in examined(log, "gemma-3-27b").diagnoses}
     assert "no_hits" in {one.code for one in examined(log, "qwen3-14b").diagnoses}
+
+
+def test_settings_alone_say_nothing_of_a_server_s_health(examined) -> None:
+    report = examined(arguments(max_model_len=8192))
+    assert report.found
+    assert [one.code for one in report.diagnoses] == ["only_settings"]
+
+
+def test_a_name_and_a_version_are_no_figures(examined) -> None:
+    report = examined("INFO vLLM API server version 0.8.5\n")
+    assert report.log.facts.word("engine_version") == "0.8.5"
+    assert not report.found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from itertools import pairwise
 
 import pytest
@@ -13,6 +14,7 @@ from kvhouse.doctor import examine
 from kvhouse.doctor.metrics.read import Collected
 from kvhouse.doctor.metrics.scrape import MOST_SAMPLES, is_scrape, scrapes
 from kvhouse.doctor.texts import texts_of
+from kvhouse.errors import KvhouseError
 
 #: docs.sglang.io/references/production_metrics.html, shortened.
 SGLANG = """\
@@ -199,3 +201,9 @@ def test_growth_is_the_sum_of_what_each_scrape_added(counts) -> None:
     if len(counts) > 1:
         names = ("preempted_total", "queried_total", "hit_total")
         assert [collected.grown[name] for name in names] == expected
+
+
+def test_without_its_library_metrics_are_refused_in_a_line(examined, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client.parser", None)
+    with pytest.raises(KvhouseError, match=r"pip install 'kvhouse\[server\]'"):
+        examined(TGI)

@@ -30,13 +30,15 @@ SETTINGS = frozenset(
         *("max_concurrent_requests", "cuda_memory_fraction"),
     }
 )
-#: Facts that name the run and are neither.
-_ABOUT = frozenset(
+#: Facts that name the run and are neither; none of them is a figure.
+ABOUT = frozenset(
     {
         *("model", "model_file", "engine_version", "build_number", "v1", "kv_given", "arguments"),
-        *("kv_device", "kv_scale_one", "none_hash", "salted"),
+        "kv_device",
     }
 )
+#: What a log says without a figure.
+_SAID = frozenset({"kv_scale_one", "random_keys", "component"})
 #: Facts of what was served: endings of their names.
 _TRAFFIC = ("_total", "_sum", "_count", "_mean", "_rate", "longest_tokens")
 #: The names that cases have for engines.
@@ -95,7 +97,7 @@ def case_of(log: Log, options: Mapping[str, Value]) -> dict[str, Any]:
     reported = {
         name: value
         for name, value in values.items()
-        if name not in SETTINGS | _ABOUT and ":" not in name and not name.endswith(_TRAFFIC)
+        if name not in SETTINGS | ABOUT | _SAID and ":" not in name and not name.endswith(_TRAFFIC)
     }
     if values.get("kv_device") == "CPU":
         flags.setdefault("block_size", CPU_BLOCK)

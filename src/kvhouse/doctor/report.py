@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from kvhouse.doctor.bar import Bar, bar_of
-from kvhouse.doctor.case import SETTINGS, Derived, derive
+from kvhouse.doctor.case import ABOUT, SETTINGS, Derived, derive
 from kvhouse.doctor.diagnoses import diagnose
 from kvhouse.doctor.diagnoses.base import Diagnosis, Patient, Remedy
 from kvhouse.doctor.engines import LINES
@@ -70,8 +70,9 @@ class Report:
 
     @property
     def found(self) -> bool:
-        """Whether the log says anything that is known here."""
-        return bool(self.log.facts)
+        """Whether the log has any figure that is known here; a name or a version is none."""
+        facts = self.log.facts
+        return bool(facts.series or facts.by_name.keys() - ABOUT)
 
     @property
     def facts(self) -> tuple[Fact, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kvhouse.doctor.case import ABOUT, SETTINGS
 from kvhouse.doctor.diagnoses import (
     memory,
     pool,
@@ -51,10 +52,17 @@ _ORDER = {"error": 0, "warning": 1, "note": 2}
 def diagnose(patient: Patient) -> tuple[Diagnosis, ...]:
     """What is wrong, what stops the server first; a single ``fine`` where nothing is."""
     found = sorted(_found(patient), key=lambda one: _ORDER[one.severity])
-    if all(one.severity == "note" for one in found):
-        fine = Diagnosis("fine", "note", (), patient.evidence("kv_tokens", "max_concurrency"))
-        return (fine, *found)
-    return tuple(found)
+    if any(one.severity != "note" for one in found):
+        return tuple(found)
+    if not found and _only_settings(patient):
+        return (Diagnosis("only_settings", "note"),)
+    fine = Diagnosis("fine", "note", (), patient.evidence("kv_tokens", "max_concurrency"))
+    return (fine, *found)
+
+
+def _only_settings(patient: Patient) -> bool:
+    """Whether nothing is known but what the server was started with."""
+    return not patient.facts.series and patient.facts.by_name.keys() <= SETTINGS | ABOUT
 
 
 def _found(patient: Patient) -> Iterator[Diagnosis]:
