@@ -100,10 +100,12 @@ def _of_sglang(log: Log) -> Bar | None:
     sizes = [facts.bytes(name) for name in (*pools, "other_k_size_gb", "other_v_size_gb")]
     kv = facts.bytes("swakvpool_usage_gb") or sum(size or 0 for size in sizes) or None
     states = sum(facts.bytes(name) or 0 for name in ("conv_state_gb", "ssm_state_gb")) or None
-    graphs = facts.bytes("graph_gb")
+    captured = ("graph_gb", "prefill_graph_gb", "draft_graph_gb", "draft_extend_graph_gb")
+    graphs = sum(facts.bytes(name) or 0 for name in captured) or None
+    weights = sum(facts.bytes(name) or 0 for name in ("weights_gb", "draft_weights_gb")) or None
     left = facts.bytes("free_left_gb", "avail_after_gb")
     parts = {
-        "weights": facts.bytes("weights_gb"),
+        "weights": weights,
         "graphs": graphs,
         "states": states,
         **_kv_parts(log, kv),
