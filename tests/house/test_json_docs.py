@@ -20,6 +20,7 @@ from kvhouse.cli.run import answers_to_dict
 from kvhouse.demo.cache import CacheOutcome, CacheSetting
 from kvhouse.demo.paging import POLICIES, Outcome, Setting
 from kvhouse.doctor import examine
+from kvhouse.doctor.metrics.watch import Poll
 from kvhouse.doctor.texts import texts_of
 from kvhouse.engine.outputs import Completion, FinishReason, TokenLogprobs
 from kvhouse.engine.quality import Quality, QualityReport, Variant
@@ -180,6 +181,7 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
         "kvhouse-bench": _batches(),
         "kvhouse-bench-with-a-load": [_load().to_dict()],
         "kvhouse-doctor": _doctor(),
+        "kvhouse-doctor-with---watch": _polls(),
         "kvhouse-demo-cache": [CacheOutcome(CacheSetting(), "", (Point(1, *[0.0] * 5),)).to_dict()],
         "kvhouse-demo-paging": [Outcome(Setting(), sized, drives, drives).to_dict()],
     }
@@ -265,6 +267,14 @@ def _load() -> LoadResult:
     about = dict.fromkeys(("target", "model", "prompts", "end_of_sequence"), "")
     sent = Sent([done, failed], 3.0)
     return summarise(sent, about, trace="", requests=2, slo=SLO(latency=60.0))
+
+
+def _polls() -> list[dict[str, Any]]:
+    """The first, which knows no rates, and one that knows them all."""
+    names = ("preempted_total", "queried_total", "hit_total", "prompt_total", "generated_total")
+    grown = dict.fromkeys((*names, "finished_total"), 1.0)
+    gauges = {"running": 1.0, "waiting": 0.0, "usage_share": 0.5}
+    return [Poll(1).to_dict(), Poll(2, 1.0, gauges, grown, fits=1.5).to_dict()]
 
 
 def _quality() -> QualityReport:
