@@ -93,10 +93,12 @@ def test_a_batch_s_decode_steps_and_their_bytes(tiny_directory):
     result = measure(loaded, config, batch, repeats=2, on_step=seen.append)
     # All prompts fit one step, so each pass has that one and five in which all decode.
     assert len(seen) == 2 * 6
-    assert result.decode_step.steps == 2 * 5
+    # The third of them is split.
+    assert (result.decode_step.steps, result.decode_bytes.steps) == (2 * 1, 2 * 4)
+    assert [step.fine for step in seen] == [False, False, False, True, False, False] * 2
     assert result.repeats == 2
     assert not result.partial
-    assert result.decode_bytes.kv == 3 * 12 * TOKEN_BYTES  # 10 to 14 tokens each
+    assert result.decode_bytes.kv == 3 * 12 * TOKEN_BYTES  # 10, 11, 13 and 14 tokens each
     # Matrices alone, the norms are left out; the embeddings are looked up and not read.
     matrices = [one for one in loaded.model.parameters() if one.dim() == 2]
     table = loaded.model.get_input_embeddings().weight
@@ -107,15 +109,16 @@ def test_a_batch_s_decode_steps_and_their_bytes(tiny_directory):
     parts = step.model + step.attention + step.kv_writes + step.sampling + step.scheduling
     assert parts == pytest.approx(step.seconds)
     decode = [s for s in seen if len(s.plan.rows) == 3 and all(r.count == 1 for r in s.plan.rows)]
-    spans = [decode[4].ended - decode[0].begun, decode[9].ended - decode[5].begun]
-    rates = sorted(15 / span for span in spans)
+    plain = [step.seconds for step in decode if not step.fine]
+    rates = sorted(3 * 4 / sum(each) for each in (plain[:4], plain[4:]))
     assert (result.decode_tokens_per_second.min, result.decode_tokens_per_second.max) == (
         pytest.approx(tuple(rates))
     )
     moved = result.decode_bytes
-    assert moved.bytes_per_second == pytest.approx((moved.weights + moved.kv) / step.seconds)
+    assert moved.seconds == pytest.approx(sum(plain) / 8)
+    assert moved.bytes_per_second == pytest.approx((moved.weights + moved.kv) / moved.seconds)
     assert moved.share_of_bandwidth == pytest.approx(moved.bytes_per_second / result.bandwidth)
-    assert moved.share_of_floor == pytest.approx(moved.floor_seconds / step.seconds)
+    assert moved.share_of_floor == pytest.approx(moved.floor_seconds / moved.seconds)
 
 
 @pytest.mark.parametrize("policy", ["paged", "contiguous-max"])
@@ -127,7 +130,7 @@ def test_steps_in_which_prompts_are_still_computed_do_not_count(tiny_directory, 
     rows = [step.plan.rows for step in seen]
     full = [each for each in rows if len(each) == 3 and all(row.first >= 10 for row in each)]
     # It begins after the last prompt's step; a request that began earlier ends earlier.
-    assert 0 < result.decode_step.steps == len(full) < 5
+    assert 0 < result.decode_bytes.steps == len(full) < 5
     assert sum(row.count for each in rows for row in each) == 3 * (10 + 5)
 
 
@@ -152,14 +155,14 @@ def test_a_batch_that_is_stopped_gives_its_whole_passes(tiny_directory):
     config = EngineConfig(block_size=4)
     result = measure(loaded, config, Batch(2, 10, 6), repeats=3, on_step=on_step, stop=stop)
     assert (result.repeats, result.partial, stop.cut_short) == (1, True, True)
-    assert result.decode_step.steps == 5
+    assert result.decode_bytes.steps == 4
     with pytest.raises(KvhouseError, match="nothing was measured"):
         measure(loaded, config, Batch(2, 10, 6), stop=Stop(asked=True))
 
 
 def test_where_the_model_s_own_attention_runs_its_time_is_not_told_apart(tiny_directory):
     loaded = replace(load_model(tiny_directory("llama-gqa")), kind="per_sequence")
-    result = measure(loaded, EngineConfig(block_size=4), Batch(2, 5, 4), repeats=1)
+    result = measure(loaded, EngineConfig(block_size=4), Batch(2, 5, 5), repeats=1)
     step = result.decode_step
     assert (step.attention, step.kv_writes) == (None, None)
     assert step.model + step.sampling + step.scheduling == pytest.approx(step.seconds)
@@ -230,9 +233,9 @@ def test_the_command_times_a_batch(tiny_directory, tmp_path):
         "paged",
         "float32",
     )
-    assert figures["decode_step"]["steps"] == 2 * 3
-    # Eight bytes and a scale of two for each of two heads; 6 to 8 tokens each.
-    assert figures["decode_bytes"]["kv"] == 2 * 7 * 2 * LAYERS * 2 * 10
+    assert (figures["decode_step"]["steps"], figures["decode_bytes"]["steps"]) == (2, 4)
+    # Eight bytes and a scale of two for each of two heads; 6 and 7 tokens each.
+    assert figures["decode_bytes"]["kv"] == 2 * 6.5 * 2 * LAYERS * 2 * 10
     assert json.loads(out.read_text()) == figures
     text = bench(directory, *size)
     for words in ("2 × (6 in, 4 out)", "attention", "kv writes", "The floor of such a step is"):

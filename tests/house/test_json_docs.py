@@ -231,7 +231,7 @@ def _batches() -> list[dict[str, Any]]:
     """One that was measured, and one of which nothing but its size is known."""
     rate, spread = Rate(1.0, 1.0, 1.0), Distribution(*[1.0] * 5)
     times = StepTimes(1, 1.0, 0.5, 0.5, 0.0, 0.0, 0.0)
-    moved = StepBytes(1.0, 1.0, 1.0, 1.0, 1.0, "bandwidth", 1.0)
+    moved = StepBytes(1, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, "bandwidth", 1.0)
     full = RowResult(
         1,
         1,

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from kvhouse.engine.load import LoadedModel
     from kvhouse.engine.watch import StepWatch, WatchedStep
 
+#: Of so many steps in which all decode one is split into its parts, this one.
+_EVERY, _SPLIT = 4, 2
 #: Tokens of the answer that warms up: kernels are compiled and pages touched before anything is
 #: timed.
 _WARM_UP = 4
@@ -79,11 +81,13 @@ class _Pass:
 
     Attributes:
         first_tokens: Seconds from the submission to each request's first token.
-        decode: The steps in which every request decoded.
+        decode: The steps in which every request decoded, but for those that were split.
+        split: Those that were.
     """
 
     first_tokens: list[float]
     decode: list[WatchedStep]
+    split: list[WatchedStep]
 
     @property
     def prefill_seconds(self) -> float:
@@ -91,9 +95,9 @@ class _Pass:
         return max(self.first_tokens)
 
     @property
-    def decode_seconds(self) -> float:
-        """From the begin of the first of these steps to the end of the last."""
-        return self.decode[-1].ended - self.decode[0].begun
+    def step_seconds(self) -> float:
+        """Mean of the steps that were not split."""
+        return statistics.fmean(step.seconds for step in self.decode)
 
 
 def measure(
@@ -159,7 +163,7 @@ def measure(
             [batch.concurrency * batch.prompt / one.prefill_seconds for one in passes]
         ),
         decode_tokens_per_second=Rate.of(
-            [len(p.decode) * batch.concurrency / p.decode_seconds for p in passes if p.decode]
+            [batch.concurrency / one.step_seconds for one in passes if one.decode]
         ),
         first_token_seconds=Distribution.of([s for one in passes for s in one.first_tokens]),
         decode_step=times,
@@ -189,18 +193,20 @@ def _run(
     begun = ended = 0.0
     first_tokens: list[float] = []
     decode: list[WatchedStep] = []
+    split: list[WatchedStep] = []
     while live:
         if stop.asked:
             for request in live:
                 engine.cancel(request)
             return None
         all_decode = not waiting and len(live) == batch.concurrency
+        watch.fine = all_decode and (len(decode) + len(split)) % _EVERY == _SPLIT
         with watch.step():
             output = engine.step()
         step = watch.steps[-1]
         begun, ended = watch.steps[steps].begun, step.ended
         if all_decode:
-            decode.append(step)
+            (split if step.fine else decode).append(step)
         for token in output.tokens:
             if token.request in waiting:
                 waiting.remove(token.request)
@@ -208,25 +214,27 @@ def _run(
         live -= {completion.request for completion in output.completions}
         if on_step:
             on_step(step)
-    return _Pass(first_tokens, decode)
+    return _Pass(first_tokens, decode, split)
 
 
 def _decode(
     passes: Sequence[_Pass], roofline: Roofline, *, split: bool
 ) -> tuple[StepTimes | None, StepBytes | None]:
-    """The mean over all steps in which every request decoded; None where there were none."""
+    """A step in which every request decodes: its parts, and its bytes; None without any."""
+    parts = [step for one in passes for step in one.split]
+    times = StepTimes.of(parts, split=split) if parts else None
     steps = [step for one in passes for step in one.decode]
     if not steps:
-        return None, None
+        return times, None
     costs = [roofline.step(step.plan) for step in steps if step.plan is not None]
-    times = StepTimes.of(steps, split=split)
     floor = statistics.fmean(cost.seconds for cost in costs)
     moved = StepBytes.of(
         weights=statistics.fmean(cost.weight_bytes for cost in costs),
         kv=statistics.fmean(cost.kv_read_bytes for cost in costs),
         bound=costs[-1].bound,
         floor_seconds=floor,
-        seconds=times.seconds,
+        steps=len(steps),
+        seconds=statistics.fmean(step.seconds for step in steps),
         bandwidth=roofline.device.bandwidth,
     )
     return times, moved

@@ -31,7 +31,9 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Seconds of a decode step, and of its parts, which sum to it.
+    """Seconds of a decode step that was split, and of its parts, which sum to it.
+
+    Splitting makes a step a little slower, so rates are those of other steps.
 
     Attributes:
         steps: How many steps these are the means of.
@@ -80,6 +82,8 @@ class StepBytes:
     """What a decode step reads, and how near it comes to the machine's limit.
 
     Attributes:
+        steps: How many steps these are the means of: those that were not split.
+        seconds: The whole step.
         weights: Bytes of weights, mean over the steps.
         kv: Bytes of keys, values and states, mean over the steps.
         bytes_per_second: Both, by the step's time.
@@ -89,6 +93,8 @@ class StepBytes:
         share_of_floor: The floor by the step's time; 1 is the limit.
     """
 
+    steps: int
+    seconds: float
     weights: float
     kv: float
     bytes_per_second: float
@@ -101,18 +107,18 @@ class StepBytes:
     def of(
         cls,
         *,
+        steps: int,
+        seconds: float,
         weights: float,
         kv: float,
         bound: str,
         floor_seconds: float,
-        seconds: float,
         bandwidth: float,
     ) -> StepBytes:
         """Of a step that took ``seconds``."""
         rate = (weights + kv) / seconds
-        return cls(
-            weights, kv, rate, rate / bandwidth, floor_seconds, bound, floor_seconds / seconds
-        )
+        share = floor_seconds / seconds
+        return cls(steps, seconds, weights, kv, rate, rate / bandwidth, floor_seconds, bound, share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +139,8 @@ class RowResult:
         decode_tokens_per_second: Tokens by the time, from when all requests had their first token
             until one had its last; None where no step lay between.
         first_token_seconds: From the submission to each request's first token.
-        decode_step: Where the time of those steps went; None where there were none.
-        decode_bytes: What they read; None likewise.
+        decode_step: Where the time of such a step goes; None where none was split.
+        decode_bytes: What such a step reads; None where there was none.
         bandwidth: Bytes per second that this machine's cores read together.
         bandwidth_source: How that was measured.
         kv_bytes: Bytes of the pool's tensors.

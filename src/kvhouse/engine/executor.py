@@ -135,7 +135,7 @@ class TorchExecutor:
         """Compute every row of ``plan`` and sample."""
         tokens = {row.request: self._live[row.request].tokens for row in plan.rows}
         self.watch.begin(plan)
-        packed = pack(plan, tokens, self.watch)
+        packed = pack(plan, tokens, self.watch if self.watch.fine else UNWATCHED)
         self.watch.turn("model")
         logits = self.adapter.forward(packed)
         self.watch.turn("sampling")

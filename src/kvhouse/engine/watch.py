@@ -18,7 +18,14 @@ PARTS: tuple[Part, ...] = ("model", "attention", "kv_writes", "sampling", "sched
 
 
 class Watch(Protocol):
-    """What an executor and its kernel tell as they go from one part of a step to the next."""
+    """What an executor and its kernel tell as they go from one part of a step to the next.
+
+    Attributes:
+        fine: Whether to tell attention and KV writes from the model too, which makes a step a
+            little slower: what is computed as one is then computed part by part.
+    """
+
+    fine: bool
 
     def turn(self, part: Part) -> Part:
         """The time from here on is that of ``part``; gives the part before."""
@@ -31,6 +38,8 @@ class Watch(Protocol):
 
 class _Unwatched:
     """Nobody asks."""
+
+    fine = False
 
     def turn(self, part: Part) -> Part:
         return part
@@ -51,12 +60,14 @@ class WatchedStep:
         begun: When it began, by the watch's clock.
         ended: When it ended.
         parts: How long each part took; they sum to the whole.
+        fine: Whether ``model`` is without ``attention`` and ``kv_writes``.
     """
 
     plan: StepPlan | None
     begun: float
     ended: float
     parts: dict[Part, float]
+    fine: bool
 
     @property
     def seconds(self) -> float:
@@ -71,10 +82,12 @@ class StepWatch:
         clock: Gives seconds.
 
     Attributes:
+        fine: See ``Watch``; may be changed between steps.
         steps: In their order.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.fine = True
         self.steps: list[WatchedStep] = []
         self._clock = clock
         self._part: Part = "scheduling"
@@ -101,4 +114,5 @@ class StepWatch:
         begun = self._since = self._clock()
         yield
         self.turn("scheduling")
-        self.steps.append(WatchedStep(self._plan, begun, self._since, self._parts))
+        step = WatchedStep(self._plan, begun, self._since, self._parts, self.fine)
+        self.steps.append(step)

@@ -37,12 +37,12 @@ def show_row(console: Console, model: str, result: RowResult) -> None:
         )
     step, moved = result.decode_step, result.decode_bytes
     if step is None or moved is None:
-        console.print("No step decoded all of them: give a larger --generate.", soft_wrap=True)
+        console.print("Too few steps decoded all: give a larger --generate.", soft_wrap=True)
         return
     parts = [(name, getattr(step, name)) for name in _PARTS]
     console.print(
         table(
-            f"A decode step, mean of {step.steps:,}",
+            f"A decode step in parts, mean of {step.steps:,}",
             ("part", "time", "share"),
             [
                 (
@@ -55,8 +55,9 @@ def show_row(console: Console, model: str, result: RowResult) -> None:
         )
     )
     console.print(
-        f"It reads {bytes_text(round(moved.weights))} of weights and {bytes_text(round(moved.kv))} "
-        f"of KV: {moved.bytes_per_second / 1e9:.1f} GB/s, {moved.share_of_bandwidth:.0%} of the "
+        f"Not split, it takes {seconds_text(moved.seconds)} and reads "
+        f"{bytes_text(round(moved.weights))} of weights and {bytes_text(round(moved.kv))} of KV: "
+        f"{moved.bytes_per_second / 1e9:.1f} GB/s, {moved.share_of_bandwidth:.0%} of the "
         f"{result.bandwidth / 1e9:.1f} GB/s that this machine's cores read (measured). The floor "
         f"of such a step is {seconds_text(moved.floor_seconds)}, set by {moved.bound}: "
         f"{moved.share_of_floor:.0%} of the step.",
