@@ -218,7 +218,8 @@ def test_a_step_whose_logits_are_not_finite_is_watched_to_its_end(tiny, monkeypa
 
 
 def bench(*arguments):
-    done = CliRunner().invoke(app, ["bench", *map(str, arguments)])
+    wide = {"COLUMNS": "200"}
+    done = CliRunner().invoke(app, ["bench", *map(str, arguments)], env=wide)
     assert done.exit_code == 0, done.output
     return done.stdout
 
