@@ -13,6 +13,7 @@ import pytest
 from kvhouse import devices, spec
 from kvhouse.cli.answering import Usage
 from kvhouse.cli.run import answers_to_dict
+from kvhouse.cli.demo import listed
 from kvhouse.demo.cache import CacheOutcome, CacheSetting
 from kvhouse.demo.paging import POLICIES, Outcome, Setting
 from kvhouse.doctor import examine
@@ -26,6 +27,7 @@ from kvhouse.planner.cases import case_for
 from kvhouse.planner.catalogue import listed
 from kvhouse.planner.compare import compare
 from kvhouse.planner.engines.registry import ENGINES
+from kvhouse.planner.growth import growth
 from kvhouse.planner.report import Questions, report
 from kvhouse.planner.traffic import Traffic
 from kvhouse.replayer import SLO, Setup, Tiering, read_trace
@@ -33,6 +35,8 @@ from kvhouse.replayer.describe import describe
 from kvhouse.replayer.events import Event
 from kvhouse.replayer.find import Goal, find_min_memory
 from kvhouse.replayer.logged import LoggedDrive
+from kvhouse.replayer.moments.oom import OomSetting, out_of_memory
+from kvhouse.replayer.moments.warehouse import Warehouse, warehouse
 from kvhouse.replayer.remedies import Tries, remedies
 from kvhouse.replayer.sweep import Grid, SweepResult, sweep_of
 from kvhouse.replayer.traces import TraceStream
@@ -172,6 +176,14 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
         "kvhouse-devices": [{"devices": [device.to_dict() for device in devices.listed()]}],
         "kvhouse-quality": [_quality().to_dict()],
         "kvhouse-doctor": _doctor(),
+        "kvhouse-demo": [{"demos": listed()}],
+        "kvhouse-demo-growth": [
+            growth(spec.load("llama-2-7b")).to_dict(),
+            growth(spec.load("smollm2"), "bf16", 9).to_dict(),
+            growth(spec.load("llama-4-scout"), "fp8").to_dict(),
+        ],
+        "kvhouse-demo-warehouse": [warehouse(Warehouse()).to_dict()],
+        "kvhouse-demo-oom": [out_of_memory(OomSetting()).to_dict()],
         "kvhouse-demo-cache": [CacheOutcome(CacheSetting(), "", (Point(1, *[0.0] * 5),)).to_dict()],
         "kvhouse-demo-paging": [Outcome(Setting(), sized, drives, drives).to_dict()],
     }
