@@ -12,8 +12,8 @@ import pytest
 
 from kvhouse import devices, spec
 from kvhouse.cli.answering import Usage
+from kvhouse.cli.demo import listed as demos
 from kvhouse.cli.run import answers_to_dict
-from kvhouse.cli.demo import listed
 from kvhouse.demo.cache import CacheOutcome, CacheSetting
 from kvhouse.demo.paging import POLICIES, Outcome, Setting
 from kvhouse.doctor import examine
@@ -176,7 +176,7 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
         "kvhouse-devices": [{"devices": [device.to_dict() for device in devices.listed()]}],
         "kvhouse-quality": [_quality().to_dict()],
         "kvhouse-doctor": _doctor(),
-        "kvhouse-demo": [{"demos": listed()}],
+        "kvhouse-demo": [{"demos": demos()}],
         "kvhouse-demo-growth": [
             growth(spec.load("llama-2-7b")).to_dict(),
             growth(spec.load("smollm2"), "bf16", 9).to_dict(),

@@ -50,7 +50,7 @@ def warehouse_command(
     lang: options.Lang = "en",
     as_json: options.AsJson = False,
 ) -> None:
-    """Fill 24 GiB twice: with 2 GiB reserved for each request, and in pages.
+    """Fill 24 GiB twice: 2 GiB reserved for each request, and in pages.
 
     The scheduler and the allocator are those of replay and run. Takes a second; --html replays
     the same backlog on a modelled clock and writes its page.

@@ -59,8 +59,8 @@ def _refusal(outcome: OomOutcome) -> str:
 
 def _how_often(outcome: OomOutcome) -> str:
     return (
-        f"That was step {outcome.step:,}; {outcome.refusals:,} of {outcome.steps:,} steps refused "
-        "a request with enough memory free."
+        f"That was step {outcome.step:,}. With enough memory free, {outcome.refused_steps:,} of "
+        f"{outcome.steps:,} steps refused one of {outcome.refused_requests:,} requests."
     )
 
 

@@ -119,8 +119,10 @@ class OomOutcome:
     Attributes:
         setting: What was served.
         step: The step that refused it: of all, the one with the most memory free.
-        refusals: Steps of the whole traffic that refused a request although enough was free.
+        refused_steps: Steps of the whole traffic that refused a request although enough was free.
         steps: Steps of the whole traffic.
+        refused_requests: Requests that were refused so at least once.
+        requests: Requests of the whole traffic.
         running: Requests that held memory.
         refusal: The request that got none, in blocks.
         block_bytes: Bytes of a block.
@@ -134,8 +136,10 @@ class OomOutcome:
 
     setting: OomSetting
     step: int
-    refusals: int
+    refused_steps: int
     steps: int
+    refused_requests: int
+    requests: int
     running: int
     refusal: Refusal
     block_bytes: int
@@ -183,16 +187,17 @@ def out_of_memory(setting: OomSetting) -> OomOutcome:
     layout = setting.layout
     memory = _memory(setting, setting.policy, share=False)
     scheduler = Scheduler(memory, SchedulerConfig(setting.max_length))
-    for one in setting.requests():
+    requests = setting.requests()
+    for one in requests:
         keys = keys_of(one, layout.block_size)
         scheduler.submit(one.prompt_tokens, one.output_tokens, keys)
     worst: _Moment | None = None
-    refusals = 0
+    refused: list[int] = []
     while scheduler.has_work:
         plan = scheduler.schedule()
         refusal = scheduler.refusal
         if refusal and refusal.fragmented:
-            refusals += 1
+            refused.append(refusal.request)
             if worst is None or refusal.free > worst.refusal.free:
                 worst = _moment(scheduler, refusal, setting)
         advance(scheduler, plan)
@@ -201,8 +206,10 @@ def out_of_memory(setting: OomSetting) -> OomOutcome:
     return OomOutcome(
         setting=setting,
         step=worst.step,
-        refusals=refusals,
+        refused_steps=len(refused),
         steps=scheduler.steps,
+        refused_requests=len(set(refused)),
+        requests=len(requests),
         running=len(worst.running),
         refusal=worst.refusal,
         block_bytes=layout.block_bytes,
