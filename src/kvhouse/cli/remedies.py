@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvhouse.cli import options, replayed
+from kvhouse.cli import options, replayed, tier_options
 from kvhouse.cli.output import print_json, warn
 from kvhouse.cli.progress import INTERRUPTED, progress
 from kvhouse.errors import KvhouseError
@@ -33,15 +33,15 @@ def remedies_command(
         str | None,
         typer.Option(metavar="SIZE", help="Host memory that the base has below its pool already."),
     ] = None,
-    host_link: options.HostLink = None,
+    host_link: tier_options.HostLink = None,
     nvme_memory: Annotated[
         str | None,
         typer.Option(metavar="SIZE", help="NVMe that the base has below that already."),
     ] = None,
-    nvme_link: options.NvmeLink = None,
-    link_latency: options.LinkLatency = "10us",
-    tier_replacement: options.TierReplacement = "lru",
-    tier_write: options.TierWrite = "back",
+    nvme_link: tier_options.NvmeLink = None,
+    link_latency: tier_options.LinkLatency = "10us",
+    tier_replacement: tier_options.TierReplacement = "lru",
+    tier_write: tier_options.TierWrite = "back",
     tp: options.Tp = 1,
     replica: options.Replica = "1/1",
     slo_ttft: options.SloTtft = None,
