@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
@@ -60,8 +60,7 @@ class OomSetting:
         system = self.system_tokens
         trace = read_trace(self.traffic, max_length=self.max_length - system)
         return [
-            replace(
-                request,
+            request._replace(
                 prompt_tokens=request.prompt_tokens + system,
                 prefix_id="system",
                 prefix_tokens=system,
