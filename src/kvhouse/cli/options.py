@@ -239,7 +239,7 @@ Svg = Annotated[
     str | None,
     typer.Option("--svg", metavar="FILE", help="Write the same as a drawing (extra `plots`)."),
 ]
-Lang = Annotated[str, typer.Option("--lang", help="Language of --html: en or zh.")]
+Lang = Annotated[str, typer.Option("--lang", help="Language of the page and the images: en or zh.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys instead.")]
 
 
