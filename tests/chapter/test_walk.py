@@ -5,10 +5,13 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+
+from kvhouse.planner import plan
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENTS = ("chapter.md", "chapter.zh-CN.md")
@@ -74,6 +77,25 @@ def test_the_python_gives_what_it_says():
             runner.run(test, clear_globs=False)
             names = test.globs
     assert (runner.failures, runner.tries) == (0, 19)
+
+
+def test_what_the_prose_says_beside_the_outputs():
+    """In both languages, so that it is looked at where a figure changes."""
+    seven = partial(plan, "llama-2-7b", kv_format="fp16", context=500, new_tokens=100)
+    card = fits(seven("rtx-3090"))
+    decimal = fits(seven("a100-80g", kv_memory=24 * 10**9))
+    longer = fits(seven("rtx-3090", context=1457))
+    assert (card["paged"], decimal["contiguous-max"], longer["paged"]) == (34, 11, 11)
+    alone = plan("qwen3-8b", "h100-80g", context=8192).speeds[0]
+    read = (alone.kv_bytes + alone.weight_bytes) / 2**30
+    for document in DOCUMENTS:
+        text = (DOCS / document).read_text()
+        assert all(number in text for number in ("34", "`--kv-memory 24GB`", "1,456"))
+        assert f"{read:.1f} GiB" in text
+
+
+def fits(answer):
+    return {fit.policy: fit.requests for fit in answer.fits}
 
 
 def test_the_walk_s_demos_are_those_of_the_list_which_leads_to_it():
