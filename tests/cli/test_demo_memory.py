@@ -269,3 +269,9 @@ def test_an_unknown_demo_is_refused():
     done = kvhouse("demo", "nosuch")
     assert done.returncode == 2
     assert "nosuch" in done.stderr
+
+
+def test_json_before_the_name_is_no_silent_text():
+    done = kvhouse("demo", "--json", "growth")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("kvhouse: --json goes behind the demo's name")

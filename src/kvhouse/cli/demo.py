@@ -11,6 +11,7 @@ from kvhouse.cli import options
 from kvhouse.cli.demo_memory import growth_command, oom_command, warehouse_command
 from kvhouse.cli.output import print_json
 from kvhouse.cli.progress import progress
+from kvhouse.errors import KvhouseError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,6 +25,8 @@ demo_app = typer.Typer()
 def _demo(context: typer.Context, as_json: options.AsJson = False) -> None:
     """Guided tours: one point each, on real code. Without a name, lists them."""
     if context.invoked_subcommand is not None:
+        if as_json:
+            raise KvhouseError("--json goes behind the demo's name, or without one lists the demos")
         return
     found = listed()
     if as_json:

@@ -69,7 +69,7 @@ def _ledger_rows(outcome: OomOutcome) -> list[list[str]]:
     copies = next(cause.size for cause in outcome.causes if cause.name == NO_SHARING)
     sizes = {
         LEDGER_NAMES["used"]: ledger.used,
-        "  of these, further copies": copies,
+        "  of these, further copies of one prompt": copies,
         **{LEDGER_NAMES[name]: ledger.to_dict()[name] for name in ("reserved", "internal")},
         "free, in runs too short": ledger.external,
         "free, and of use": ledger.free,
