@@ -26,8 +26,9 @@ from kvhouse.engine.kernels.cpu.program_intrinsics import (
 #: Tokens up to which weights are multiplied as they lie.
 DOT_TOKENS = 16
 
-#: Tokens that are multiplied at once, otherwise.
-WIDE_TOKENS = 12
+#: Tokens that are multiplied at once, otherwise: with a panel's 32 rows enough sums to keep the
+#: machine's multipliers busy, and no more pointers than it has registers for.
+WIDE_TOKENS = 8
 
 #: Working memory of a thread for sums, in bytes; turned weights lie behind it.
 SUMS_BYTES = DOT_TOKENS * PANEL_WORD + 64
@@ -36,69 +37,54 @@ _BLOCK_BYTES = 4 * BLOCK
 
 
 @njit(error_model="numpy", inline="always")
-def linear_units(kind: int, op: Record, taken: int, scratch: int, threads: int) -> None:
+def linear_units(kind: int, op: Record, taken: int, scratch: int) -> None:
     """Take units until none is left."""
     panels = (op.block_count + 1) // 2
-    if op.tokens <= DOT_TOKENS:
-        panel = fetch_add(taken, 1)
-        while panel < panels:
-            _dot_panel(kind, op, panel, min(panel + threads, panels - 1), scratch)
-            panel = fetch_add(taken, 1)
-        return
-    groups = (panels + op.unit_panels - 1) // op.unit_panels
-    units = groups * ((op.tokens + op.unit_tokens - 1) // op.unit_tokens)
-    unit = fetch_add(taken, 1)
+    few = op.tokens <= DOT_TOKENS
+    groups = panels if few else (panels + op.unit_panels - 1) // op.unit_panels
+    units = groups if few else groups * ((op.tokens + op.unit_tokens - 1) // op.unit_tokens)
+    # The next unit is taken before it is begun, so that its weights can be asked for.
+    unit, following = fetch_add(taken, 1), fetch_add(taken, 1)
     while unit < units:
-        first = unit % groups * op.unit_panels
-        token = unit // groups * op.unit_tokens
-        _wide_panels(
-            kind,
-            op,
-            first,
-            min(first + op.unit_panels, panels),
-            token,
-            min(token + op.unit_tokens, op.tokens),
-            scratch,
-        )
-        unit = fetch_add(taken, 1)
+        ahead = min(following, units - 1)
+        if few:
+            _dot_panel(kind, op, unit, ahead, scratch)
+        else:
+            _wide_panels(kind, op, groups, unit, ahead, scratch)
+        unit, following = following, fetch_add(taken, 1)
 
 
 @njit(error_model="numpy")
 def _dot_panel(kind: int, op: Record, panel: int, next_panel: int, sums: int) -> None:
     """The products of a panel with few tokens, while the next one is asked for."""
     blocks = carray(memory(op.blocks), (op.block_count,), BLOCK_ROWS)
-    last_token = op.tokens - 1
+    size, last_token = op.row_bytes, op.tokens - 1
     for number in range(2 * panel, min(2 * panel + 2, op.block_count)):
         block = blocks[number]
-        ahead = blocks[min(number + 2 * (next_panel - panel), op.block_count - 1)].address
+        asked = blocks[min(number + 2 * (next_panel - panel), op.block_count - 1)].address
         out = sums + (number - 2 * panel) * _BLOCK_BYTES
-        size = op.row_bytes
-        if op.tokens == 1:
-            dot(
-                kind, 1, block.address, op.row_step, block.rows - 1, op.x, 0, 0, size, out, 0, ahead
-            )
-        elif op.tokens == 2:
-            for row in range(0, BLOCK, 8):
-                if row < block.rows:
-                    start = row * op.row_step
-                    dot(
-                        kind,
-                        2,
-                        block.address + start,
-                        op.row_step,
-                        block.rows - 1 - row,
-                        op.x,
-                        op.x_bytes,
-                        1,
-                        size,
-                        out + 4 * row,
-                        PANEL_WORD,
-                        ahead + row * size,
-                    )
+        if last_token == 0:
+            last = block.rows - 1
+            dot(kind, 1, block.address, op.row_step, last, op.x, 0, 0, size, out, 0, asked)
+        elif last_token == 1:
+            for row in range(0, block.rows, 8):
+                dot(
+                    kind,
+                    2,
+                    block.address + row * op.row_step,
+                    op.row_step,
+                    block.rows - 1 - row,
+                    op.x,
+                    op.x_bytes,
+                    last_token,
+                    size,
+                    out + 4 * row,
+                    PANEL_WORD,
+                    asked + row * size,
+                )
         else:
-            for row in range(0, min(BLOCK, block.rows), 4):
-                start = block.address + row * op.row_step
-                asked = ahead + row * size
+            for row in range(0, block.rows, 4):
+                start, ahead = block.address + row * op.row_step, asked + row * size
                 for token in range(0, op.tokens, 4):
                     dot(
                         kind,
@@ -112,44 +98,40 @@ def _dot_panel(kind: int, op: Record, panel: int, next_panel: int, sums: int) ->
                         size,
                         out + 4 * row + token * PANEL_WORD,
                         PANEL_WORD,
-                        asked,
+                        ahead,
                     )
-                    asked = start
+                    ahead = start
     _finish(op, blocks, panel, 0, op.tokens, sums)
 
 
 @njit(error_model="numpy")
-def _wide_panels(
-    kind: int, op: Record, first: int, end: int, token: int, last: int, sums: int
-) -> None:
-    """The products of panels ``first`` to ``end`` with tokens ``token`` to before ``last``."""
+def _wide_panels(kind: int, op: Record, groups: int, unit: int, following: int, sums: int) -> None:
+    """The products of a unit's panels with its tokens."""
     blocks = carray(memory(op.blocks), (op.block_count,), BLOCK_ROWS)
+    first = unit % groups * op.unit_panels
+    end = min(2 * (first + op.unit_panels), op.block_count)
+    token = unit // groups * op.unit_tokens
+    last = min(token + op.unit_tokens, op.tokens)
     size = op.row_bytes
     turned, panel_bytes = sums + SUMS_BYTES, size // 4 * PANEL_WORD
-    for number in range(2 * first, min(2 * end, op.block_count)):
+    for number in range(2 * first, end):
         block = blocks[number]
-        place = turned + number // 2 * panel_bytes - first * panel_bytes
-        turn(
-            block.address,
-            op.row_step,
-            block.rows - 1,
-            size,
-            place + number % 2 * _BLOCK_BYTES,
-        )
+        place = turned + (number // 2 - first) * panel_bytes + number % 2 * _BLOCK_BYTES
+        turn(block.address, op.row_step, block.rows - 1, size, place)
+    asked = 2 * (following % groups) * op.unit_panels
+    asked_end = min(asked + 2 * op.unit_panels, op.block_count)
     while token < last:
-        left = last - token
-        x = op.x + token * op.x_bytes
-        count = 12 if left > 8 else 8 if left > 4 else 4
-        for panel in range(first, end):
+        left, x = last - token, op.x + token * op.x_bytes
+        for panel in range(first, (end + 1) // 2):
             weights = turned + (panel - first) * panel_bytes
-            if count == 12:
-                wide(kind, 12, weights, x, op.x_bytes, left - 1, size // 4, sums, PANEL_WORD)
-            elif count == 8:
-                wide(kind, 8, weights, x, op.x_bytes, left - 1, size // 4, sums, PANEL_WORD)
+            ahead = blocks[asked].address if asked < asked_end else weights
+            asked += 1
+            if left > 4:
+                wide(kind, 8, weights, x, op.x_bytes, left - 1, size // 4, sums, PANEL_WORD, ahead)
             else:
-                wide(kind, 4, weights, x, op.x_bytes, left - 1, size // 4, sums, PANEL_WORD)
-            _finish(op, blocks, panel, token, min(count, left), sums)
-        token += count
+                wide(kind, 4, weights, x, op.x_bytes, left - 1, size // 4, sums, PANEL_WORD, ahead)
+            _finish(op, blocks, panel, token, min(WIDE_TOKENS, left), sums)
+        token += WIDE_TOKENS
 
 
 @njit(error_model="numpy")

@@ -53,6 +53,7 @@ def wide(
     words: Any,
     out: Any,
     out_bytes: Any,
+    ahead: Any,
 ) -> Intrinsic:
     """See ``linear_ir.wide_function``."""
     constants = kind.literal_value, tokens.literal_value
@@ -60,7 +61,7 @@ def wide(
     def emit(b: ir.IRBuilder, *values: ir.Value) -> None:
         b.call(linear_ir.wide_function(b.module, *constants), values)
 
-    return emitted(types.void, "ppnnnpn", emit, kind, tokens)
+    return emitted(types.void, "ppnnnpnp", emit, kind, tokens)
 
 
 @intrinsic

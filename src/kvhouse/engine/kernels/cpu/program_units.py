@@ -38,7 +38,7 @@ def run_program(kind: int, program: Record) -> None:
         taken, present = address + TAKEN, address + PRESENT
         fetch_add(present, 1)
         if op.code == LINEAR:
-            linear_units(kind, op, taken, scratch, program.threads)
+            linear_units(kind, op, taken, scratch)
         elif op.code == NORM:
             norm_units(op, taken, scratch)
         elif op.code == ROTARY:
