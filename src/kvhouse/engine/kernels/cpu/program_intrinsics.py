@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from typing import Any
 
@@ -157,10 +158,19 @@ def call_with(context: Any, function: Any, data: Any) -> Intrinsic:
 @intrinsic
 def relax(context: Any) -> Intrinsic:
     """Let the core rest for a moment while it waits for another."""
+    machine = platform.machine().lower()
+    pause = "llvm.x86.sse2.pause" if machine in ("x86_64", "amd64") else ""
+    return emitted(types.void, "", lambda b: _call_plain(b, pause, ir.VoidType()))
 
-    def emit(b: ir.IRBuilder) -> None:
-        if platform.machine().lower() in ("x86_64", "amd64"):
-            kind = ir.FunctionType(ir.VoidType(), [])
-            b.call(cgutils.get_or_insert_function(b.module, kind, "llvm.x86.sse2.pause"), [])
 
-    return emitted(types.void, "", emit)
+@intrinsic
+def give_way(context: Any) -> Intrinsic:
+    """Let another thread have the core, where the system has a call for it."""
+    name = "sched_yield" if os.name == "posix" else ""
+    return emitted(types.void, "", lambda b: _call_plain(b, name, ir.IntType(32)))
+
+
+def _call_plain(b: ir.IRBuilder, name: str, result: ir.Type) -> None:
+    """Call a function without arguments, unless its name is empty."""
+    if name:
+        b.call(cgutils.get_or_insert_function(b.module, ir.FunctionType(result, []), name), [])
