@@ -22,6 +22,7 @@ def dot(
     context: Any,
     kind: Any,
     tokens: Any,
+    asked: Any,
     rows: Any,
     row_bytes: Any,
     last: Any,
@@ -34,12 +35,12 @@ def dot(
     ahead: Any,
 ) -> Intrinsic:
     """See ``linear_ir.dot_function``."""
-    constants = kind.literal_value, tokens.literal_value
+    constants = kind.literal_value, tokens.literal_value, asked.literal_value
 
     def emit(b: ir.IRBuilder, *values: ir.Value) -> None:
         b.call(linear_ir.dot_function(b.module, *constants), values)
 
-    return emitted(types.void, "pnnpnnnpnp", emit, kind, tokens)
+    return emitted(types.void, "pnnpnnnpnp", emit, kind, tokens, asked)
 
 
 @intrinsic(prefer_literal=True)
