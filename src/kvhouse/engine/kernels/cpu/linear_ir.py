@@ -201,17 +201,17 @@ def _quarters(numbers: Sequence[int]) -> list[int]:
 
 #: Lanes of two vectors, taken so that each stage of four brings words of twice as many rows
 #: together. The first two stay within quarters of a register, as the cheapest instructions do.
-_STAGES: Sequence[tuple[Sequence[int], Sequence[int]]] = (
-    tuple(
-        [4 * q + lane + other for q in range(4) for lane in half for other in (0, 16)]
+_STAGES: Sequence[Sequence[Sequence[int]]] = (
+    [
+        [4 * quarter + lane + other for quarter in range(4) for lane in half for other in (0, 16)]
         for half in ((0, 1), (2, 3))
-    ),
-    tuple(
-        [4 * q + lane + other for q in range(4) for other in (0, 16) for lane in half]
+    ],
+    [
+        [4 * quarter + lane + other for quarter in range(4) for other in (0, 16) for lane in half]
         for half in ((0, 1), (2, 3))
-    ),
-    (_quarters((0, 2, 4, 6)), _quarters((1, 3, 5, 7))),
-    (_quarters((0, 2, 4, 6)), _quarters((1, 3, 5, 7))),
+    ],
+    [_quarters((0, 2, 4, 6)), _quarters((1, 3, 5, 7))],
+    [_quarters((0, 2, 4, 6)), _quarters((1, 3, 5, 7))],
 )
 
 
