@@ -69,8 +69,8 @@ class LiveRequest:
             return
         if not self._ids:
             # Later admissions, after a preemption, find its own output as well.
-            found = self.request.reused + self.request.loaded
-            self._cached = min(found, self.request.prompt_tokens - 1)
+            there = self.request.reused + self.request.loaded
+            self._cached = min(there, self.request.prompt_tokens - 1)
         position = self.request.prompt_tokens + len(self._ids)
         token = executor.tokens(self.id)[position]
         self._ids.append(token)

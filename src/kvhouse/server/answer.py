@@ -95,8 +95,11 @@ class Answer(Response):
             outcome = "refused"
             raise
         except KvhouseError as error:
-            code = "shutting_down" if self._desk.closing else None
-            await self._fail(ApiError(503 if code else 500, str(error), code=code), send)
+            if self._desk.closing:
+                text = "the server ended before the answer did"
+                await self._fail(ApiError(503, text, code="shutting_down"), send)
+            else:
+                await self._fail(ApiError(500, str(error)), send)
         finally:
             self._desk.metrics.requests.labels(outcome).inc()
 

@@ -6,11 +6,11 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Query
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
@@ -18,7 +18,7 @@ from kvhouse.engine import Engine, SamplingParams
 from kvhouse.errors import KvhouseError
 from kvhouse.server.answer import Answer
 from kvhouse.server.desk import Desk
-from kvhouse.server.documents import MODEL, MODELS, STREAMED, documented, errors
+from kvhouse.server.documents import FIGURES, MODEL, MODELS, STREAMED, documented, errors
 from kvhouse.server.errors import (
     ApiError,
     answer_crash,
@@ -30,6 +30,7 @@ from kvhouse.server.gate import Gate
 from kvhouse.server.prompts import Prompts
 from kvhouse.server.requests import ChatRequest, CompletionRequest, Sampling
 from kvhouse.server.sight import PoolSight, describe, look
+from kvhouse.views.live import LANGUAGES, live_page
 
 #: Tokens of an answer to ``/v1/completions`` where nothing is said, as in OpenAI's API.
 _DEFAULT_MAX_TOKENS = 16
@@ -144,6 +145,7 @@ def _add_models(app: App, desk: Desk) -> None:
 
 def _add_figures(app: App, desk: Desk) -> None:
     pool, begun = describe(desk.engine.engine), time.monotonic()
+    pages = {language: live_page(desk.settings.model, language) for language in LANGUAGES}
 
     @app.get("/health", responses=errors(503))
     async def health() -> Response:
@@ -152,7 +154,7 @@ def _add_figures(app: App, desk: Desk) -> None:
             raise ApiError(503, "the server is about to end", code="shutting_down")
         return JSONResponse({"status": "ok"})
 
-    @app.get("/metrics", responses={200: {"content": {"text/plain": {}}}} | errors(401))
+    @app.get("/metrics", responses=FIGURES | errors(401))
     async def metrics() -> Response:
         """Figures in Prometheus' text format."""
         sight: PoolSight | None = None
@@ -191,3 +193,8 @@ def _add_figures(app: App, desk: Desk) -> None:
             return JSONResponse(await desk.engine.look(now))
         except KvhouseError as error:
             raise ApiError(503, str(error), code="shutting_down") from None
+
+    @app.get("/ui", response_class=HTMLResponse, responses=errors(400))
+    async def ui(lang: Literal["en", "zh"] = "en") -> Response:
+        """The pool in a browser, live."""
+        return HTMLResponse(pages[lang])

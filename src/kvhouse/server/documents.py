@@ -53,6 +53,7 @@ _MODELS_SCHEMA: dict[str, Any] = {
 }
 MODEL: Responses = {200: {"content": {"application/json": {"schema": _MODEL_SCHEMA}}}}
 MODELS: Responses = {200: {"content": {"application/json": {"schema": _MODELS_SCHEMA}}}}
+FIGURES: Responses = {200: {"content": {"text/plain": {"schema": _STRING}}}}
 #: A whole answer, or with ``stream`` events.
 STREAMED: Responses = {
     200: {

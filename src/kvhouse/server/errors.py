@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,8 @@ from starlette.responses import JSONResponse
 
 from kvhouse.spec.fields import show
 
+#: Names of parameters; those of pydantic's kinds are none, or ``str``.
+_NAME = re.compile(r"(?!str$|int$)\w+")
 _KINDS = {401: "authentication_error", 429: "rate_limit_error"}
 
 
@@ -80,17 +83,32 @@ async def answer_http_exception(_request: Request, error: Exception) -> JSONResp
 async def answer_invalid(_request: Request, error: Exception) -> JSONResponse:
     """Answer a body that is no request, with the first thing that is wrong with it."""
     assert isinstance(error, RequestValidationError)
-    first: Mapping[str, Any] = error.errors()[0]
-    path = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
-    param = show(".".join(path))[1:-1] if path else None
+    found: list[Mapping[str, Any]] = list(error.errors())
+    first = found[0]
+    if first["type"] == "json_invalid":
+        return JSONResponse(error_body(400, f"the body is no JSON: {first['ctx']['error']}"), 400)
+    # Where a parameter may be one of several kinds, there is a reason for each; those that came
+    # further fit better.
+    paths = [_path(one) for one in found]
+    longest = max((path for path in paths if path[:1] == paths[0][:1]), key=len)
+    param = show(".".join(longest))[1:-1] if longest else None
     if first["type"] == "extra_forbidden":
         message = f"unknown or unsupported parameter: {param}"
-    elif first["type"] == "json_invalid":
-        message, param = f"the body is no JSON: {first['ctx']['error']}", None
     else:
-        reason = str(first["msg"]).removeprefix("Value error, ")
+        pairs = zip(found, paths, strict=True)
+        reasons = [str(one["msg"]) for one, path in pairs if path == longest]
+        reason = ", or: ".join(dict.fromkeys(reasons)).removeprefix("Value error, ")
         message = f"{param}: {reason}" if param else reason
     return JSONResponse(error_body(400, message, param), 400)
+
+
+def _path(error: Mapping[str, Any]) -> list[str]:
+    """The parameter that an error is about, without the names of the kinds it might have been."""
+    return [str(part) for part in error["loc"][1:] if _is_name(part)]
+
+
+def _is_name(part: object) -> bool:
+    return isinstance(part, int) or _NAME.fullmatch(str(part)) is not None
 
 
 async def answer_crash(_request: Request, _error: Exception) -> JSONResponse:

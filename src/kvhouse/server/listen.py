@@ -57,8 +57,13 @@ def url_of(bound: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-class _Server(uvicorn.Server):
-    """Ends in two steps: the first signal lets running requests finish, the second one does not."""
+class Ending(uvicorn.Server):
+    """A server that ends in two steps: a first signal lets running requests finish, a second not.
+
+    Args:
+        desk: What all requests share.
+        say: Tells a person what happens.
+    """
 
     def __init__(self, desk: Desk, say: Callable[[str], None]) -> None:
         super().__init__(
@@ -113,9 +118,10 @@ def serve(
     try:
         bound.listen(_BACKLOG)
     except OSError as error:
-        raise _taken(*bound.getsockname()[:2], error) from None
+        host, port = bound.getsockname()[:2]
+        raise _taken(host, port, error) from None
     ready()
-    _Server(desk, say).run([bound])
+    Ending(desk, say).run([bound])
 
 
 def _taken(host: str, port: int, error: OSError) -> KvhouseError:
