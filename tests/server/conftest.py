@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+import tokenizers
 import torch
 import transformers
 
@@ -31,7 +33,7 @@ TOKEN_BYTES = 2 * 2 * 2 * 8 * 4
 
 
 @contextmanager
-def process(*arguments, **variables):
+def started_process(*arguments, **variables):
     """``kvhouse serve`` in a process of its own, once it has said where it is."""
     with subprocess.Popen(
         [KVHOUSE, "serve", *arguments, "--json"],
@@ -50,10 +52,18 @@ def process(*arguments, **variables):
             started.kill()
 
 
+@pytest.fixture
+def process():
+    """Starts ``kvhouse serve``: a context manager that takes its arguments."""
+    return started_process
+
+
 @pytest.fixture(scope="session")
 def smollm2_url():
     """Where a server of SmolLM2 is; without the package that ships it, this fails."""
-    with process("smollm2", "--port", "0", "--kv-memory", "128MiB", "--max-length", "1024") as (
+    with started_process(
+        "smollm2", "--port", "0", "--kv-memory", "128MiB", "--max-length", "1024"
+    ) as (
         started,
         said,
     ):
@@ -91,14 +101,33 @@ def tiny_directory(tmp_path_factory):
     return directory
 
 
+@pytest.fixture(scope="session")
+def worded_directory(tiny_directory, tmp_path_factory):
+    """The same model with a word for each token, from w0 to w96, and a chat template."""
+    directory = tmp_path_factory.mktemp("worded")
+    words = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({f"w{number}": number for number in range(97)}, unk_token="w0")
+    )
+    words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="w0")
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m['role'] }} {{ m['content'] }} {% endfor %}"
+    )
+    tokenizer.save_pretrained(directory)
+    for file in tiny_directory.iterdir():
+        shutil.copy(file, directory)
+    return directory
+
+
 @pytest.fixture
-def tiny(tiny_directory):
+def tiny(tiny_directory, worded_directory):
     """Engines on it, with a pool counted in blocks and every invariant checked."""
 
-    def build(blocks=64, **config):
+    def build(blocks=64, *, worded=False, **config):
+        directory = worded_directory if worded else tiny_directory
         memory = blocks * BLOCK * TOKEN_BYTES
         settings = {"kv_memory": memory, "block_size": BLOCK, "checked": True, **config}
-        return Engine(load_model(tiny_directory), EngineConfig(**settings))
+        return Engine(load_model(directory), EngineConfig(**settings))
 
     return build
 
@@ -109,6 +138,7 @@ class Running:
 
     url: str
     desk: Desk
+    ending: Ending
     http: httpx2.Client
     said: list[str]
 
@@ -149,7 +179,8 @@ def serving():
             thread.start()
 
             def end():
-                ending.handle_exit(signal.SIGTERM, None)
+                if not ending.should_exit:
+                    ending.handle_exit(signal.SIGTERM, None)
                 thread.join(60)
                 assert not thread.is_alive()
 
@@ -158,6 +189,6 @@ def serving():
             headers = {"authorization": f"Bearer {keys[0]}"} if keys else {}
             url = url_of(bound)
             http = stack.enter_context(httpx2.Client(base_url=url, headers=headers, timeout=60))
-            return Running(url, desk, http, said)
+            return Running(url, desk, ending, http, said)
 
         yield start

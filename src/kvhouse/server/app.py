@@ -43,10 +43,12 @@ _PATIENCE = 5.0
 class App(FastAPI):
     """An application that describes itself as it is."""
 
+    model = ""
+
     def openapi(self) -> dict[str, Any]:
         """Its description, without answers that it never gives."""
         if self.openapi_schema is None:
-            self.openapi_schema = documented(super().openapi())
+            self.openapi_schema = documented(super().openapi(), self.model)
         return self.openapi_schema
 
 
@@ -59,6 +61,7 @@ def make_app(desk: Desk) -> App:
         await desk.close()
 
     app = App(title="kvhouse", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.model = desk.settings.model
     app.add_middleware(Gate, settings=desk.settings)
     app.add_exception_handler(HTTPException, answer_http_exception)
     app.add_exception_handler(RequestValidationError, answer_invalid)

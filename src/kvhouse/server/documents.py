@@ -81,11 +81,13 @@ def errors(*statuses: int) -> Responses:
     return {one: {"model": ErrorBody, "description": _MEANINGS[one]} for one in statuses}
 
 
-def documented(schema: dict[str, Any]) -> dict[str, Any]:
-    """A description without FastAPI's own answer to wrong requests, and with the key."""
+def documented(schema: dict[str, Any], model: str) -> dict[str, Any]:
+    """A description with the model and the key, and without FastAPI's answer to wrong requests."""
     components = schema.setdefault("components", {})
     for name in ("HTTPValidationError", "ValidationError"):
         components.get("schemas", {}).pop(name, None)
+    for name in ("CompletionRequest", "ChatRequest"):
+        components["schemas"][name]["properties"]["model"] = {"type": "string", "enum": [model]}
     components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     for operations in schema["paths"].values():
         for operation in operations.values():
