@@ -29,7 +29,7 @@ from kvhouse.server.forms import ChatForm, CompletionForm
 from kvhouse.server.gate import Gate
 from kvhouse.server.prompts import Prompts
 from kvhouse.server.requests import ChatRequest, CompletionRequest, Sampling
-from kvhouse.server.sight import PoolSight, describe, look
+from kvhouse.server.sight import PoolSight, look, state
 from kvhouse.views.live import LANGUAGES, live_page
 
 #: Tokens of an answer to ``/v1/completions`` where nothing is said, as in OpenAI's API.
@@ -147,7 +147,7 @@ def _add_models(app: App, desk: Desk) -> None:
 
 
 def _add_figures(app: App, desk: Desk) -> None:
-    pool, begun = describe(desk.engine.engine), time.monotonic()
+    begun = time.monotonic()
     pages = {language: live_page(desk.settings.model, language) for language in LANGUAGES}
 
     @app.get("/health", responses=errors(503))
@@ -177,20 +177,8 @@ def _add_figures(app: App, desk: Desk) -> None:
         """The pool between two steps: every byte by class, and who holds which blocks."""
 
         def now(engine: Engine) -> dict[str, Any]:
-            sight = look(engine, cells)
-            return {
-                "model": desk.settings.model,
-                "seconds": time.monotonic() - begun,
-                "pool": pool,
-                "ledger": sight.ledger.to_dict(),
-                "blocks": sight.blocks,
-                "running": sight.running,
-                "waiting": sight.waiting,
-                "totals": desk.totals.to_dict(),
-                "requests": sight.requests,
-                "cells": min(cells, pool["blocks"]),
-                "map": sight.cells,
-            }
+            passed = time.monotonic() - begun
+            return state(engine, desk.settings.model, passed, desk.totals, cells)
 
         try:
             return JSONResponse(await desk.engine.look(now))

@@ -12,6 +12,7 @@ from kvhouse.core.request import Request
 from kvhouse.core.scheduler import Scheduler
 from kvhouse.engine import Engine
 from kvhouse.replayer.pool_map import Array, look_at
+from kvhouse.server.totals import StepTotals
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class PoolSight:
         running: Requests that hold memory.
         waiting: Requests that wait for it.
         requests: Each of them, those that run first.
-        cells: The map; see ``to_dict``.
+        cells: The map: runs of drawn blocks of one class and one request.
     """
 
     ledger: Ledger
@@ -58,6 +59,34 @@ def look(engine: Engine, cells: int) -> PoolSight:
         [_request(one, scheduler) for one in (*running, *waiting)],
         _runs(seen.owners, seen.kinds),
     )
+
+
+def state(
+    engine: Engine, model: str, seconds: float, totals: StepTotals, cells: int
+) -> dict[str, Any]:
+    """What ``GET /kv`` gives; to be called by the engine's thread, between two steps.
+
+    Args:
+        engine: The engine.
+        model: What requests call its model.
+        seconds: Since the server began.
+        totals: What its steps add up to.
+        cells: See ``look``.
+    """
+    sight, pool = look(engine, cells), describe(engine)
+    return {
+        "model": model,
+        "seconds": seconds,
+        "pool": pool,
+        "ledger": sight.ledger.to_dict(),
+        "blocks": sight.blocks,
+        "running": sight.running,
+        "waiting": sight.waiting,
+        "totals": totals.to_dict(),
+        "requests": sight.requests,
+        "cells": min(cells, pool["blocks"]),
+        "map": sight.cells,
+    }
 
 
 def describe(engine: Engine) -> dict[str, Any]:
