@@ -27,6 +27,8 @@ class Prompts:
         self._tokenizer = deepcopy(tokenizer)
         self._vocab_size = vocab_size
         self._thread = ThreadPoolExecutor(1, "kvhouse-prompts")
+        #: Another copy, for the event loop's thread; made where log-probabilities are asked for.
+        self._decoder: PreTrainedTokenizerBase | None = None
         self._texts: dict[int, str] = {}
 
     async def of(self, prompts: Sequence[str | list[int]]) -> list[list[int]]:
@@ -52,7 +54,8 @@ class Prompts:
         if self._tokenizer is None:
             return ""
         if token not in self._texts:
-            text = self._tokenizer.decode([token], clean_up_tokenization_spaces=False)
+            self._decoder = self._decoder or deepcopy(self._tokenizer)
+            text = self._decoder.decode([token], clean_up_tokenization_spaces=False)
             assert isinstance(text, str)
             self._texts[token] = text
         return self._texts[token]

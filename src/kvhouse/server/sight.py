@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kvhouse.core.ledger import LEDGER_CLASSES, Ledger
-from kvhouse.core.request import Request
+from kvhouse.core.request import Request, RequestState
 from kvhouse.core.scheduler import Scheduler
 from kvhouse.engine import Engine
 from kvhouse.replayer.pool_map import Array, look_at
@@ -106,8 +106,7 @@ def describe(engine: Engine) -> dict[str, Any]:
 
 
 def _request(request: Request, scheduler: Scheduler) -> dict[str, Any]:
-    memory = scheduler.memory
-    held = request.id in memory.holders
+    held = request.state is RequestState.RUNNING
     return {
         "id": request.id,
         "state": request.state.value,
@@ -117,7 +116,7 @@ def _request(request: Request, scheduler: Scheduler) -> dict[str, Any]:
         "computed_tokens": request.computed,
         "found_tokens": request.reused + request.loaded,
         "preemptions": request.preemptions,
-        "blocks": len(memory.holding(request.id).blocks()) if held else 0,
+        "blocks": len(scheduler.memory.holding(request.id).blocks()) if held else 0,
     }
 
 
