@@ -129,7 +129,7 @@ class Soak:
         except httpx2.HTTPError as error:
             self.outcome.counts[f"failed: {type(error).__name__}"] += 1
 
-    def _body(self, prompt: str, **changes: object) -> dict[str, Any]:
+    def _body(self, prompt: str, /, **changes: object) -> dict[str, Any]:
         most, _ = self._answers[prompt]
         asked = {"model": self._model, "prompt": prompt, "max_tokens": most, "temperature": 0}
         return {**asked, **changes}

@@ -39,6 +39,8 @@ def test_no_request_crashes_it(tiny, serving, mode, checks):
     schema = schemathesis.openapi.from_dict(server.http.get("/openapi.json").json())
     statuses = set()
     for path, method in OPERATIONS:
+        if mode is GenerationMode.NEGATIVE and path == "/v1/models/{name}":
+            continue  # any text may be a name
         operation = schema[path][method]
 
         @settings(

@@ -216,5 +216,5 @@ def test_top_shows_the_pool(smollm2_url):
     assert sum(run["count"] for run in state["map"]) == state["cells"] == state["pool"]["blocks"]
     assert sum(state["blocks"].values()) == state["pool"]["blocks"]
     text = top()
-    assert "smollm2: 127.3 MiB, 181 blocks of 16 tokens (fp32, paged)" in text
+    assert "smollm2: 128 MiB, 182 blocks of 16 tokens (fp32, paged)" in text
     assert "0 running · 0 waiting" in text

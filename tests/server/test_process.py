@@ -33,8 +33,8 @@ def refused(*arguments):
 
 
 def test_what_cannot_begin_says_why_in_a_line(tiny_directory):
-    assert "unknown model 'no-such-model'" in refused("no-such-model")
-    too_much = refused(str(tiny_directory), "--kv-memory", "900TiB", "--block-size", "65536")
+    assert "no model 'no-such-model'" in refused("no-such-model")
+    too_much = refused(str(tiny_directory), "--kv-memory", "2TiB", "--block-size", "65536")
     assert "do not fit in the" in too_much
     assert "--kv-memory" in too_much
     with socket.socket() as taken:

@@ -41,6 +41,13 @@ _ANSWER_SCHEMA: dict[str, Any] = {
     },
 }
 
+#: Each event of a stream; ``data`` is a chunk as JSON, or ``[DONE]``.
+_EVENT_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["data"],
+    "properties": {"data": _STRING},
+}
+
 Responses = dict[int | str, dict[str, Any]]
 
 _MODELS_SCHEMA: dict[str, Any] = {
@@ -60,7 +67,7 @@ STREAMED: Responses = {
         "description": "The whole answer, or with stream=true events of server-sent events",
         "content": {
             "application/json": {"schema": _ANSWER_SCHEMA},
-            "text/event-stream": {"schema": _STRING},
+            "text/event-stream": {"schema": _EVENT_SCHEMA},
         },
     }
 }

@@ -104,7 +104,10 @@ async def answer_invalid(_request: Request, error: Exception) -> JSONResponse:
 
 def _path(error: Mapping[str, Any]) -> list[str]:
     """The parameter that an error is about, without the names of the kinds it might have been."""
-    return [str(part) for part in error["loc"][1:] if _is_name(part)]
+    path = error["loc"][1:]
+    # What was sent may have any name; it stands first, or last where that name is not known.
+    sent = {0, len(path) - 1} if error["type"] == "extra_forbidden" else {0}
+    return [str(part) for at, part in enumerate(path) if at in sent or _is_name(part)]
 
 
 def _is_name(part: object) -> bool:

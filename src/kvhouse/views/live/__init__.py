@@ -36,7 +36,7 @@ def live_page(model: str, language: str = "en") -> str:
     script = "\n".join(asset(*one) for one in _SCRIPTS)
     words = {**texts.script, **texts.classes, **own["script"]}
     data: dict[str, Any] = {"classes": list(LEDGER_CLASSES), "texts": words}
-    policy = f"default-src 'none'; connect-src 'self'; style-src {hash_of(style)}"
+    policy = f"default-src 'none'; connect-src 'self'; img-src data:; style-src {hash_of(style)}"
     return Template(asset("live.html", _HERE)).substitute(
         lang=escape(texts.html_lang),
         model=escape(model),
