@@ -46,6 +46,8 @@ def modules_after(body: str) -> set[str]:
         ["run", "--help"],
         ["sweep", "--help"],
         ["chat", "--help"],
+        ["serve", "--help"],
+        ["top", "--help"],
         ["models"],
         ["--version"],
         ["plan", "llama-2-7b", "--device", "a100-80g"],

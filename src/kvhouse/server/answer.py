@@ -100,6 +100,12 @@ class Answer(Response):
                 await self._fail(ApiError(503, text, code="shutting_down"), send)
             else:
                 await self._fail(ApiError(500, str(error)), send)
+        except Exception:  # a step that failed; the log gets it from whoever called
+            if self._started:
+                await self._fail(
+                    ApiError(500, "the engine failed; the server's log says why"), send
+                )
+            raise
         finally:
             self._desk.metrics.requests.labels(outcome).inc()
 

@@ -116,4 +116,4 @@ def _is_name(part: object) -> bool:
 
 async def answer_crash(_request: Request, _error: Exception) -> JSONResponse:
     """Answer what nobody foresaw; the log has more."""
-    return JSONResponse(error_body(500, "the server failed to answer; its log says why"), 500)
+    return JSONResponse(error_body(500, "the server failed; its log says why"), 500)

@@ -88,11 +88,10 @@ function showRate() {
   const width = place.clientWidth;
   const height = 160;
   const end = history.at(-1).seconds;
-  const points = history.map((one, at) => {
-    const before = history[Math.max(0, at - 4)];
-    const passed = one.seconds - before.seconds;
+  const points = history.slice(1).map((one, at) => {
+    const before = history[Math.max(0, at - 3)];
     const made = one.totals.generated_tokens - before.totals.generated_tokens;
-    return [one.seconds, passed > 0 ? made / passed : 0];
+    return [one.seconds, made / (one.seconds - before.seconds)];
   });
   const most = Math.max(1, ...points.map(([, value]) => value));
   const x = (seconds) => 48 + ((seconds - end + HISTORY) / HISTORY) * (width - 60);
@@ -104,7 +103,8 @@ function showRate() {
     axes.append(svg("line", { x1: 48, x2: width - 12, y1: y(value), y2: y(value) }));
     axes.append(svg("text", { x: 42, y: y(value) + 4, "text-anchor": "end" }, number(value)));
   }
-  root.append(axes, svg("path", { class: "line", d: `M${path.join("L")}` }));
+  root.append(axes);
+  if (path.length) root.append(svg("path", { class: "line", d: `M${path.join("L")}` }));
   place.replaceChildren(root);
 }
 
