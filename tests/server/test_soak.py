@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx2
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "soak.py"
-REQUESTS = 150
+REQUESTS = 110
 RATE = 60  # a second, more than it can do, so that requests wait and are preempted
 
 

@@ -64,7 +64,7 @@ class Sampling(_Asking):
     seed: int | None = Field(None, ge=-(2**63), lt=2**64)
     top_k: int | None = Field(None, ge=-1, lt=2**31, description="0 or -1 for all tokens.")
     min_p: float | None = Field(None, ge=0, le=1)
-    repetition_penalty: float | None = Field(None, gt=0, le=100)
+    repetition_penalty: float | None = Field(None, ge=0.01, le=100)
     stop_token_ids: Annotated[list[TokenId], Field(max_length=1000)] | None = None
     ignore_eos: bool | None = Field(None, description="Go on after the model's end tokens.")
     presence_penalty: NoPenalty | None = Field(None, description="Only 0 is supported.")
