@@ -149,7 +149,10 @@ def until(tab, condition):
 #: Pixels of the map by colour.
 COLOURS = """() => {
   const canvas = document.getElementById("map");
-  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  const copy = new OffscreenCanvas(canvas.width, canvas.height);
+  const context = copy.getContext("2d", { willReadFrequently: true });
+  context.drawImage(canvas, 0, 0);
+  const { data } = context.getImageData(0, 0, canvas.width, canvas.height);
   const counts = {};
   for (let at = 0; at < data.length; at += 4) {
     const name = data[at + 3] ? [data[at], data[at + 1], data[at + 2]].join() : "none";

@@ -28,6 +28,8 @@ from kvhouse.server.listen import Ending
 KVHOUSE = str(Path(sys.executable).with_name("kvhouse"))
 ENVIRONMENT = {name: text for name, text in os.environ.items() if name != "KVHOUSE_API_KEY"}
 BLOCK = 4
+#: How often a test looks at a server before it gives up.
+MOST_LOOKS = 5000
 #: K and V, layers, KV heads, head_dim, bytes.
 TOKEN_BYTES = 2 * 2 * 2 * 8 * 4
 
@@ -153,9 +155,11 @@ class Running:
 
     def until(self, condition):
         """Look at the pool until something is so of it; what it looks like then."""
-        while not condition(state := self.kv()):
+        for _ in range(MOST_LOOKS):
+            if condition(state := self.kv()):
+                return state
             time.sleep(0.01)
-        return state
+        raise AssertionError(state)
 
     def until_free(self):
         """Look until nobody holds a block and nobody waits."""

@@ -66,10 +66,10 @@ def test_blocks_are_free_as_soon_as_the_client_has_gone(server, stream):
 
 
 def test_a_stream_that_is_left_early_frees_and_others_go_on(server):
-    expected = server.ask([4, 5], 60, stop_token_ids=[]).json()
-    slowed(server)
+    expected = server.ask([4, 5], 300).json()
+    gate = slowed(server)
     result = []
-    other = threading.Thread(target=lambda: result.append(server.ask([4, 5], 60).json()))
+    other = threading.Thread(target=lambda: result.append(server.ask([4, 5], 300).json()))
     other.start()
     with httpx2.Client(base_url=server.url, timeout=60) as client:
         body = {"model": "tiny", "prompt": [6], "max_tokens": 300, "stream": True}
@@ -77,6 +77,7 @@ def test_a_stream_that_is_left_early_frees_and_others_go_on(server):
             assert next(response.iter_lines()).startswith("data: {")
             server.until(lambda state: state["running"] == 2)
         server.until(lambda state: state["running"] == 1)
+    gate.set()
     other.join(60)
     assert result[0]["usage"] == expected["usage"]
     server.until_free()

@@ -11,11 +11,11 @@ from starlette.types import Receive, Scope, Send
 
 from kvhouse.engine import Completion, SamplingParams
 from kvhouse.engine.async_engine import Asked
+from kvhouse.engine.prompt_thread import Prompts
 from kvhouse.errors import KvhouseError, RequestRejected
 from kvhouse.server.desk import Desk
 from kvhouse.server.errors import ApiError, error_body
 from kvhouse.server.forms import DONE, ChatForm, CompletionForm, event
-from kvhouse.server.prompts import Prompts
 from kvhouse.server.timing import Timing
 
 _STREAM_HEADERS = [

@@ -15,6 +15,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
 from kvhouse.engine import Engine, SamplingParams
+from kvhouse.engine.prompt_thread import Prompts
 from kvhouse.errors import KvhouseError
 from kvhouse.server.answer import Answer
 from kvhouse.server.desk import Desk
@@ -27,7 +28,6 @@ from kvhouse.server.errors import (
 )
 from kvhouse.server.forms import ChatForm, CompletionForm
 from kvhouse.server.gate import Gate
-from kvhouse.server.prompts import Prompts
 from kvhouse.server.requests import ChatRequest, CompletionRequest, Sampling
 from kvhouse.server.sight import PoolSight, look, state
 from kvhouse.views.live import LANGUAGES, live_page

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kvhouse.engine import AsyncEngine
+from kvhouse.engine.prompt_thread import Prompts
 from kvhouse.server.errors import ApiError
 from kvhouse.server.metrics import Metrics
-from kvhouse.server.prompts import Prompts
 from kvhouse.server.settings import MOST_ANSWERS, ServerSettings
 from kvhouse.server.totals import StepTotals
 
