@@ -29,7 +29,7 @@ KVHOUSE = str(Path(sys.executable).with_name("kvhouse"))
 ENVIRONMENT = {name: text for name, text in os.environ.items() if name != "KVHOUSE_API_KEY"}
 BLOCK = 4
 #: How often a test looks at a server before it gives up.
-MOST_LOOKS = 5000
+MOST_LOOKS = 2000
 #: K and V, layers, KV heads, head_dim, bytes.
 TOKEN_BYTES = 2 * 2 * 2 * 8 * 4
 

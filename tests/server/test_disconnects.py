@@ -74,7 +74,8 @@ def test_a_stream_that_is_left_early_frees_and_others_go_on(server):
     with httpx2.Client(base_url=server.url, timeout=60) as client:
         body = {"model": "tiny", "prompt": [6], "max_tokens": 300, "stream": True}
         with client.stream("POST", "/v1/completions", json=body) as response:
-            assert next(response.iter_lines()).startswith("data: {")
+            lines = response.iter_lines()  # which closes the stream when nobody has it any more
+            assert next(lines).startswith("data: {")
             server.until(lambda state: state["running"] == 2)
         server.until(lambda state: state["running"] == 1)
     gate.set()
