@@ -102,8 +102,6 @@ def serve_command(
     answering.require(model)
 
     from kvhouse import server
-    from kvhouse.engine import AsyncEngine, Engine, EngineConfig
-    from kvhouse.replayer.tiering import Tiering
 
     settings = server.ServerSettings(
         model=name or model,
@@ -114,6 +112,11 @@ def serve_command(
         request_seconds=options.seconds(request_time) or 0.0,
         grace_seconds=options.seconds(grace_time) or 0.0,
     )
+    bound = server.bind(host, port)
+
+    from kvhouse.engine import AsyncEngine, Engine, EngineConfig
+    from kvhouse.replayer.tiering import Tiering
+
     config = answering.prepare(
         model,
         EngineConfig(
@@ -132,7 +135,6 @@ def serve_command(
         dtype,
         share=prefix_cache,
     )
-    bound = server.bind(host, port)
     server.require_room(model, config, dtype)
     engine = Engine(answering.load(model, dtype), config)
     url = server.url_of(bound)

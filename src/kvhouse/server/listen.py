@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import uvicorn
 
-from kvhouse.errors import KvhouseError
+from kvhouse.server.address import taken
 from kvhouse.server.app import make_app
 from kvhouse.server.desk import Desk
 
@@ -22,39 +22,6 @@ _BACKLOG = 2048
 
 #: Seconds after the grace time in which requests are told that they cannot finish.
 _LAST_WORDS = 10
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A socket at an address, before anything that takes long; it does not listen yet.
-
-    Args:
-        host: A name or an address of this machine.
-        port: 0 for any that is free.
-
-    Raises:
-        KvhouseError: The address is taken, or there is no such address here.
-    """
-    try:
-        (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-    except (OSError, UnicodeError, OverflowError) as error:
-        raise KvhouseError(f"host {host!r}: no address of this machine ({error})") from None
-    made = socket.socket(family, kind, protocol)
-    try:
-        # Without it, the connections of a server that was killed would hold the port for minutes.
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-    except OSError as error:
-        made.close()
-        raise _taken(host, port, error) from None
-    return made
-
-
-def url_of(bound: socket.socket) -> str:
-    """Where clients find a server."""
-    host, port = bound.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 class Ending(uvicorn.Server):
@@ -82,7 +49,7 @@ class Ending(uvicorn.Server):
         """Take nothing new; a second signal ends the process at once."""
         del frame
         if self.should_exit:
-            _leave(128 + sig)
+            leave(128 + sig)
         self.should_exit = True
         self._desk.closing = True
 
@@ -119,17 +86,12 @@ def serve(
         bound.listen(_BACKLOG)
     except OSError as error:
         host, port = bound.getsockname()[:2]
-        raise _taken(host, port, error) from None
+        raise taken(host, port, error) from None
     ready()
     Ending(desk, say).run([bound])
 
 
-def _taken(host: str, port: int, error: OSError) -> KvhouseError:
-    return KvhouseError(
-        f"cannot listen at {host} port {port}: {error.strerror}; name another with --port"
-    )
-
-
-def _leave(code: int) -> NoReturn:
+def leave(code: int) -> NoReturn:
+    """End the process at once."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os._exit(code)
