@@ -140,20 +140,22 @@ class Soak:
         self.outcome.counts["refused" if response.status_code == 400 else "not refused"] += 1
 
     async def _left(self, prompt: str) -> None:
-        """Go away after a while, before or between tokens."""
-        wait = self._chance.expovariate(5)
-        try:
-            async with asyncio.timeout(wait):
-                if self._chance.random() < 0.5:
+        """Go away after a while, or between two tokens of a stream."""
+        if self._chance.random() < 0.5:
+            try:
+                async with asyncio.timeout(self._chance.expovariate(10)):
                     await self._client.post("/v1/completions", json=self._body(prompt))
-                else:
-                    async with aclosing(self._events(prompt)) as events:
-                        async for _ in events:
-                            await asyncio.sleep(0)
-        except TimeoutError:
-            self.outcome.counts["left"] += 1
-        else:
-            self.outcome.counts["done before it was left"] += 1
+                self.outcome.counts["done before it was left"] += 1
+            except TimeoutError:
+                self.outcome.counts["left"] += 1
+            return
+        wanted = self._chance.randint(1, self._answers[prompt][0])
+        async with aclosing(self._events(prompt)) as events:
+            async for _ in events:
+                wanted -= 1
+                if not wanted:
+                    break
+        self.outcome.counts["left"] += 1
 
     async def _whole(self, prompt: str) -> None:
         response = await self._client.post("/v1/completions", json=self._body(prompt))

@@ -44,7 +44,7 @@ def test_no_request_crashes_it(tiny, serving, mode, checks):
         operation = schema[path][method]
 
         @settings(
-            max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+            max_examples=15, deadline=None, database=None, suppress_health_check=list(HealthCheck)
         )
         @given(case=operation.as_strategy(generation_mode=mode))
         def fuzz(case):

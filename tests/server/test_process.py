@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,8 +14,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from kvhouse.engine import EngineConfig
 from kvhouse.errors import KvhouseError
-from kvhouse.server import ServerSettings, bind, listen
+from kvhouse.server import ServerSettings, bind, listen, require_room
 
 KVHOUSE = str(Path(sys.executable).with_name("kvhouse"))
 ASK = {"model": "tiny", "prompt": [1, 2, 3], "max_tokens": 400, "temperature": 0}
@@ -37,9 +39,6 @@ def refused(*arguments):
 
 def test_what_cannot_begin_says_why_in_a_line(tiny_directory):
     assert "no model 'no-such-model'" in refused("no-such-model")
-    too_much = refused(str(tiny_directory), "--kv-memory", "2TiB", "--block-size", "65536")
-    assert "do not fit in the" in too_much
-    assert "--kv-memory" in too_much
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -53,6 +52,13 @@ def test_what_cannot_begin_says_why_in_a_line(tiny_directory):
         ServerSettings("m", api_keys=("fine", "my secret"))
     assert "secret" not in str(wrong.value)
     assert "fine" not in repr(ServerSettings("m", api_keys=("fine",)))
+
+
+def test_too_little_memory_is_told_before_weights_are_looked_for(tiny_directory, tmp_path):
+    shutil.copy(tiny_directory / "config.json", tmp_path)
+    require_room(str(tmp_path), EngineConfig(kv_memory=2**20), "float32")
+    with pytest.raises(KvhouseError, match="1,024 TiB of KV memory do not fit"):
+        require_room(str(tmp_path), EngineConfig(kv_memory=2**50), "float32")
 
 
 def test_killed_it_begins_again_at_once_and_ends_with_grace(tiny_directory, process):
