@@ -13,7 +13,6 @@ that answers, which hardly depends on what else the machine does. Everything is 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import signal
 import subprocess
@@ -22,6 +21,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -29,9 +29,9 @@ from kvhouse.core.step import StepPlan, StepResult
 from kvhouse.engine import AsyncEngine, Engine, EngineConfig, SamplingParams
 from kvhouse.server import Desk, ServerSettings, bind, url_of
 from kvhouse.server.listen import Ending
+from server_clients import SHORTEST, prompt
 
-#: Tokens of the first prompt; each one after it is a token longer, which tells them apart.
-SHORTEST = 16
+CLIENTS = Path(__file__).with_name("server_clients.py")
 
 
 def main() -> None:
@@ -42,11 +42,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--client", metavar="URL", help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    if asked.client:
-        print(json.dumps(asyncio.run(clients(asked.client, asked.streams, asked.tokens))))
-        return
     # Whole prompts in one step, so that all streams begin together.
     config = EngineConfig(kv_memory=2**29, max_length=512, token_budget=8192)
     engine = Engine.load(asked.model, config, asked.dtype)
@@ -85,11 +81,6 @@ def show(
     for name, values in rows:
         p50, p90, p99 = np.percentile(values, [50, 90, 99]) * 1e3
         print(f"{name}: p50 {p50:.3f} ms, p90 {p90:.3f} ms, p99 {p99:.3f} ms")
-
-
-def prompt(stream: int) -> list[int]:
-    """The prompt of a stream."""
-    return [1000 + 37 * stream + place for place in range(SHORTEST + stream)]
 
 
 def in_process(engine: Engine, streams: int, tokens: int) -> np.ndarray:
@@ -175,61 +166,10 @@ def over_http(
 ) -> tuple[np.ndarray, np.ndarray]:
     """When each token came to its client, and when its step ended: ``[streams, tokens]``."""
     recorder.ends.clear()
-    done = subprocess.run(
-        [sys.executable, __file__, "--client", url, "--streams", str(streams), "--tokens",
-         str(tokens)],
-        capture_output=True,
-        check=True,
-    )  # fmt: skip
+    command = [sys.executable, CLIENTS, url, str(streams), str(tokens)]
+    done = subprocess.run(command, capture_output=True, check=True)
     came = np.array(json.loads(done.stdout))
     return came, np.array([recorder.ends[SHORTEST + stream] for stream in range(streams)])
-
-
-async def clients(url: str, streams: int, tokens: int) -> list[list[float]]:
-    """When each stream's tokens came."""
-    host, port = url.removeprefix("http://").split(":")
-    loop = asyncio.get_running_loop()
-    made = [Client(stream, tokens) for stream in range(streams)]
-    for one in made:
-        await loop.create_connection(lambda one=one: one, host, int(port))
-    for one in made:
-        one.send()
-    await asyncio.gather(*(one.ended for one in made))
-    return [one.came for one in made]
-
-
-class Client(asyncio.Protocol):
-    """One stream, read with as little work as can be."""
-
-    def __init__(self, stream: int, tokens: int) -> None:
-        self.came: list[float] = []
-        self.ended = asyncio.get_running_loop().create_future()
-        body = {
-            "model": "model", "prompt": prompt(stream), "max_tokens": tokens, "temperature": 0,
-            "ignore_eos": True, "stream": True,
-        }  # fmt: skip
-        self._body = json.dumps(body).encode()
-        self._tokens = tokens
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep what writes."""
-        self._transport = transport
-
-    def send(self) -> None:
-        """Ask."""
-        head = (
-            "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(self._body)}\r\n\r\n"
-        )
-        self._transport.write(head.encode() + self._body)
-
-    def data_received(self, data: bytes) -> None:
-        """Take note of the tokens of a piece."""
-        now = time.perf_counter()
-        self.came += [now] * data.count(b'data: {"id"')
-        if len(self.came) == self._tokens and not self.ended.done():
-            self.ended.set_result(None)
-            self._transport.close()
 
 
 if __name__ == "__main__":
