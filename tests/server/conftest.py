@@ -54,24 +54,47 @@ def started_process(*arguments, **variables):
             started.kill()
 
 
-@pytest.fixture
-def process():
-    """Starts ``kvhouse serve``: a context manager that takes its arguments."""
-    return started_process
+@dataclass
+class Restarted:
+    """A server of SmolLM2 at the port of a server that was killed in the middle of its work.
+
+    Attributes:
+        url: Where it is.
+        before: Where the other one was.
+        state: Its pool before anything was asked.
+    """
+
+    url: str
+    before: str
+    state: dict
 
 
 @pytest.fixture(scope="session")
-def smollm2_url():
-    """Where a server of SmolLM2 is; without the package that ships it, this fails."""
-    with started_process(
-        "smollm2", "--port", "0", "--kv-memory", "128MiB", "--max-length", "1024"
-    ) as (
-        started,
-        said,
-    ):
-        yield said["url"]
-        started.send_signal(signal.SIGTERM)
-        assert started.wait(60) == 0
+def restarted(tiny_directory):
+    """Without the package that ships SmolLM2, this fails."""
+    small = (str(tiny_directory), "--name", "tiny", "--kv-memory", "4MiB", "--port", "0")
+    with started_process(*small) as (first, said):
+        before = said["url"]
+        body = {"model": "tiny", "prompt": [1], "max_tokens": 400, "stream": True}
+        with httpx2.stream("POST", f"{before}/v1/completions", json=body, timeout=60) as response:
+            lines = response.iter_lines()
+            assert next(lines).startswith("data: ")
+            first.kill()
+            first.wait()
+    port = before.rpartition(":")[2]
+    arguments = ("smollm2", "--port", port, "--kv-memory", "128MiB", "--max-length", "1024")
+    with started_process(*arguments) as (second, said):
+        state = httpx2.get(f"{said['url']}/kv", timeout=60).json()
+        yield Restarted(said["url"], before, state)
+        second.send_signal(signal.SIGTERM)
+        assert second.wait(60) == 0
+        assert "ending; requests that run have 30 s" in second.stderr.read()
+
+
+@pytest.fixture(scope="session")
+def smollm2_url(restarted):
+    """Where a server of SmolLM2 is, in a process of its own."""
+    return restarted.url
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,6 @@ import sys
 import threading
 from pathlib import Path
 
-import httpx2
 import pytest
 
 from kvhouse.engine import EngineConfig
@@ -20,7 +19,6 @@ from kvhouse.server import ServerSettings, bind, listen, require_room
 
 KVHOUSE = str(Path(sys.executable).with_name("kvhouse"))
 ASK = {"model": "tiny", "prompt": [1, 2, 3], "max_tokens": 400, "temperature": 0}
-ARGUMENTS = ("--name", "tiny", "--kv-memory", "4MiB", "--block-size", "4")
 
 
 def refused(*arguments):
@@ -61,33 +59,25 @@ def test_too_little_memory_is_told_before_weights_are_looked_for(tiny_directory,
         require_room(str(tmp_path), EngineConfig(kv_memory=2**50), "float32")
 
 
-def test_killed_it_begins_again_at_once_and_ends_with_grace(tiny_directory, process):
-    """After kill -9 the port is free, and nothing is left; SIGTERM lets who runs finish."""
-    with process(str(tiny_directory), *ARGUMENTS, "--port", "0") as (first, said):
-        url = said["url"]
-        with httpx2.Client(base_url=url, timeout=60) as client:
-            client.post("/v1/completions", json=ASK | {"max_tokens": 2})
-            first.kill()
-            first.wait()
-            with pytest.raises(httpx2.HTTPError):
-                client.get("/health")
-    port = url.rpartition(":")[2]
-    with process(str(tiny_directory), *ARGUMENTS, "--port", port) as (second, said):
-        assert said["url"] == url
-        with httpx2.Client(base_url=url, timeout=60) as client:
-            state = client.get("/kv").json()
-            assert state["ledger"]["free"] == state["ledger"]["total"]
-            assert state["totals"]["steps"] == 0
-            with client.stream("POST", "/v1/completions", json=ASK | {"stream": True}) as response:
-                lines = response.iter_lines()
-                next(lines)
-                second.send_signal(signal.SIGTERM)
-                events = [line for line in lines if line]
-            assert events[-1] == "data: [DONE]"
-            assert len(events) == 400  # the first was read before
-            assert json.loads(events[-2][6:])["choices"][0]["finish_reason"] == "length"
-        assert second.wait(60) == 0
-        assert "ending; requests that run have 30 s" in second.stderr.read()
+def test_after_kill_9_the_port_is_free_and_nothing_is_left(restarted):
+    assert restarted.url == restarted.before
+    ledger = restarted.state["ledger"]
+    assert ledger["free"] == ledger["total"] == restarted.state["pool"]["bytes"]
+    assert restarted.state["totals"]["steps"] == 0
+    assert restarted.state["requests"] == []
+
+
+def test_the_first_signal_lets_who_runs_finish(tiny, serving):
+    server = serving(tiny(400))
+    with server.http.stream("POST", "/v1/completions", json=ASK | {"stream": True}) as response:
+        lines = response.iter_lines()
+        assert next(lines).startswith("data: ")
+        server.ending.handle_exit(signal.SIGTERM, None)
+        events = [line for line in lines if line]
+    assert len(events) == 400  # and the first, which was read before
+    assert events[-1] == "data: [DONE]"
+    assert json.loads(events[-2][6:])["choices"][0]["finish_reason"] == "length"
+    assert any("requests that run have 30 s" in line for line in server.said)
 
 
 def test_who_cannot_finish_is_told_so_and_a_second_signal_ends_at_once(tiny, serving):
