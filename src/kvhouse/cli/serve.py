@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from kvhouse.cli import answering, engine_options, options
+from kvhouse.cli import answering, engine_options, options, tier_options
 from kvhouse.cli.output import print_json, warn
 from kvhouse.units import bytes_text, parse_bytes
 
@@ -59,8 +59,8 @@ def serve_command(
             help="Share the blocks of equal prefixes, where policy and model allow it.",
         ),
     ] = True,
-    host_memory: options.HostMemory = None,
-    nvme_memory: options.NvmeMemory = None,
+    host_memory: tier_options.HostMemory = None,
+    nvme_memory: tier_options.NvmeMemory = None,
     tier_directory: engine_options.TierDirectory = None,
     max_prompt: Annotated[
         int | None,
