@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 
 from kvhouse import devices, spec
 from kvhouse.bench.load import Sent
@@ -23,9 +24,11 @@ from kvhouse.demo.paging import POLICIES, Outcome, Setting
 from kvhouse.doctor import examine
 from kvhouse.doctor.metrics.watch import Poll
 from kvhouse.doctor.texts import texts_of
+from kvhouse.engine import Engine, EngineConfig
+from kvhouse.engine.load import LoadedModel
 from kvhouse.engine.outputs import Completion, FinishReason, TokenLogprobs
 from kvhouse.engine.quality import Quality, QualityReport, Variant
-from kvhouse.engine.support import Capability
+from kvhouse.engine.support import Capability, require_support
 from kvhouse.engine.traced import TracedRun
 from kvhouse.planner import plan
 from kvhouse.planner.cases import case_for
@@ -47,6 +50,10 @@ from kvhouse.replayer.results import Distribution
 from kvhouse.replayer.sweep import Grid, SweepResult, sweep_of
 from kvhouse.replayer.trace_request import TraceRequest
 from kvhouse.replayer.traces import TraceStream
+from kvhouse.server.sight import describe as describe_pool
+from kvhouse.server.sight import state
+from kvhouse.server.totals import StepTotals
+from kvhouse.spec.hf_config import read_config
 from kvhouse.views.cache import Point
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -176,6 +183,8 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
         "events": [_events(sharing)],
         "kvhouse-trace": [describe(TraceStream("mooncake-conv")).to_dict()],
         "kvhouse-run-with-a-prompt": _answers(),
+        "kvhouse-serve": [{"url": "", "model": "", "process": 1, "pool": describe_pool(served())}],
+        "kvhouse-top": [_pool_state()],
         "kvhouse-models": [{"models": [model.to_dict() for model in listed()]}],
         "kvhouse-models-with---check": [
             {"model": "m", **found.to_dict()}
@@ -234,6 +243,34 @@ def _answers() -> list[dict[str, Any]]:
         answers_to_dict("", [full], Usage(1, 2, 3, 4.0, 5.0)),
         answers_to_dict("", [bare], Usage(1)),
     ]
+
+
+def served() -> Engine:
+    """A tiny engine in whose pool one request runs and another one waits."""
+    config = transformers.LlamaConfig(
+        vocab_size=97,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+    )
+    kind = require_support(config).way
+    described = read_config(config.to_dict(), "tiny", "its config")
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    loaded = LoadedModel(described, model, kind, None)
+    engine = Engine(loaded, EngineConfig(kv_memory=2**13, max_running=1, prefix_cache=True))
+    for _ in range(2):
+        engine.submit([1, 2, 3], 5)
+    return engine
+
+
+def _pool_state() -> dict[str, Any]:
+    """What ``/kv`` gives while one request runs."""
+    engine = served()
+    engine.observer = totals = StepTotals(engine)
+    engine.step()
+    return state(engine, "", 1.0, totals, 100)
 
 
 def _doctor() -> list[dict[str, Any]]:

@@ -47,6 +47,8 @@ def modules_after(body: str) -> set[str]:
         ["sweep", "--help"],
         ["chat", "--help"],
         ["bench", "--help"],
+        ["serve", "--help"],
+        ["top", "--help"],
         ["demo"],
         ["demo", "growth"],
         ["demo", "warehouse"],

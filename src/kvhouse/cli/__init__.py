@@ -24,7 +24,9 @@ from kvhouse.cli.quality import quality_command
 from kvhouse.cli.remedies import remedies_command
 from kvhouse.cli.replay import replay_command
 from kvhouse.cli.run import run_command
+from kvhouse.cli.serve import serve_command
 from kvhouse.cli.sweep import SweepCommand, sweep_command
+from kvhouse.cli.top import top_command
 from kvhouse.cli.trace import trace_command
 from kvhouse.errors import KvhouseError
 
@@ -66,6 +68,8 @@ app.command("replay")(replay_command)
 app.command("remedies")(remedies_command)
 app.command("sweep", cls=SweepCommand)(sweep_command)
 app.command("run")(run_command)
+app.command("serve")(serve_command)
+app.command("top")(top_command)
 app.command("chat")(chat_command)
 app.command("bench")(bench_command)
 app.command("models")(models_command)
