@@ -4,7 +4,7 @@ Short chat, long prompts, and a pool so small that requests are preempted: ``kvh
 a row, with what the errors are held to. Leave the machine alone meanwhile; takes about three
 minutes with a profile (``kvhouse calibrate smollm2 --out FILE``) on two cores.
 
-    python benchmarks/verify_shapes.py --profile FILE [--shape NAME] [--json FILE]
+    python benchmarks/verify_shapes.py --profile FILE [--shape NAME] [--json FILE] [--steps FILE]
 """
 
 from __future__ import annotations
@@ -86,11 +86,12 @@ def main() -> int:
     parser.add_argument("--profile", required=True, type=Path)
     parser.add_argument("--shape", action="append", choices=SHAPES)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--steps", type=Path, help="write the seconds of every step as JSON")
     asked = parser.parse_args()
     profile: Profile = read_profile(asked.profile)
     loaded = load_model("smollm2")
     warm_up(loaded)
-    console, figures, wrong = Console(), {}, []
+    console, figures, steps, wrong = Console(), {}, {}, []
     for name in asked.shape or SHAPES:
         scenario = scenario_of(SHAPES[name], loaded)
         found = verify(loaded, scenario, profile.steps(loaded.spec, scenario.layout))
@@ -99,9 +100,12 @@ def main() -> int:
         if not found.exactness.exact:
             wrong.append(f"{name}: level 1 is not exact")
         figures[name] = found.to_dict()
+        steps[name] = [result.seconds for result in found.record.results]
         console.print()
     if asked.json:
         asked.json.write_text(json.dumps(figures, indent=1))
+    if asked.steps:
+        asked.steps.write_text(json.dumps(steps))
     for line in wrong:
         console.print(f"missed: {line}", style="red")
     return 1 if wrong else 0

@@ -21,6 +21,8 @@ CONTEXTS = (64, 1024)
 LONG_CONTEXTS = (2048, 4096)
 #: Tokens of a chunk of a prompt.
 CHUNKS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048)
+#: The largest chunk that is timed both as the end of a prompt and as one that goes on.
+ENDING = 512
 #: Chunks that begin after so many tokens.
 LATER, LATER_CHUNKS = 1024, (16, 64, 128, 256, 512)
 #: Requests that decode beside a chunk, and the tokens that they have.
@@ -70,10 +72,9 @@ def design(pool_tokens: int, limits: SchedulerConfig) -> list[Point]:
     points = [Point(b, min(short, room // b - 1)) for b in BATCHES]
     points += [Point(b, min(long, room // b - 1)) for b in BATCHES]
     points += [Point(1, context) for context in LONG_CONTEXTS]
-    points += [Point(0, 0, c, samples=True) for c in CHUNKS]
+    points += [Point(0, 0, c, samples=True) for c in CHUNKS if c <= ENDING]
     points += [Point(0, 0, c, LATER) for c in LATER_CHUNKS]
     points += [Point(BESIDE, BESIDE_CONTEXT, c - BESIDE, samples=True) for c in CHUNKS]
-    # The prompt that goes on must leave no more than the budget to the last chunk.
     points += [Point(0, 0, c) for c in CHUNKS]
     longest = limits.max_length - 1
     kept = {
@@ -100,7 +101,8 @@ def plan_of(
     memory = make_memory(PAGED, layout, size, limits.max_length, 0.0, in_flight=budget)
     scheduler = Scheduler(memory, config)
     left = max(1, budget - point.decoding)  # for prompts, once all the others decode
-    steps = (point.decoding * point.context + point.first) // left + point.decoding + 4
+    others = max(0, point.decoding - 1)
+    steps = (others * point.context + point.first) // left + point.decoding + 3
     try:
         for _ in range(point.decoding):
             room = limits.max_length - point.context

@@ -109,12 +109,14 @@ class Verification:
         measured: The run.
         exactness: Level 1.
         steps: How far single steps are off.
+        record: The run's steps.
     """
 
     predicted: ReplayResult
     measured: ReplayResult
     exactness: Exactness
     steps: StepErrors
+    record: Record
 
     @property
     def figures(self) -> tuple[Figure, ...]:
@@ -192,6 +194,7 @@ def verify(
         run.result,
         hold(scenario, run.result, record),
         StepErrors.of(times, record),
+        record,
     )
 
 
