@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from kvhouse.cli import options
+from kvhouse.cli.demo_chatbot import chatbot_command
 from kvhouse.cli.output import print_json
 from kvhouse.cli.progress import progress
 
@@ -71,6 +72,9 @@ def cache_command(as_json: options.AsJson = False) -> None:
         return
     title = f"One more token of {setting.model}, measured on {device.title}"
     show_cache(console, title, outcome.points)
+
+
+demo_app.command("chatbot")(chatbot_command)
 
 
 def _paging(console: Console) -> Outcome:
