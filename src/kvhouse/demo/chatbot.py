@@ -158,7 +158,7 @@ class ChatbotOutcome:
     """
 
     setting: ChatbotSetting
-    mean_tokens: float
+    mean_tokens: int
     watched: dict[str, Watched]
 
     def ratio(self, of: Callable[[Watched], float]) -> float:
