@@ -22,7 +22,9 @@ DEVICE = Device("local", "here", 2**34, 2e10, {"float32": 1e11}, "measured", "te
 @pytest.fixture
 def profile():
     fit = Residuals(90, 0.02, 0.06, 0.03, 0.06)
-    return Profile.of(SPEC, LAYOUT, "float32", DEVICE, 2, RATES, fit, partial=False)
+    return Profile.of(
+        SPEC, LAYOUT, "float32", DEVICE, 2, RATES, fit, disturbance=0.01, partial=False
+    )
 
 
 @pytest.fixture

@@ -207,6 +207,7 @@ def _profile() -> Profile:
         2,
         StepRates((1, 2), (0.5, 0.5), *[0.5] * 6),
         Residuals(9, *[0.5] * 4),
+        disturbance=0.5,
         partial=False,
     )
 

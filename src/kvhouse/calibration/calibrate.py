@@ -24,16 +24,23 @@ if TYPE_CHECKING:
 def profile_of(
     loaded: LoadedModel, layout: KVLayout, timed: Sequence[Timed], *, partial: bool
 ) -> Profile:
-    """Fit rates to timed steps; the machine's memory and rates are measured for the file."""
+    """Fit rates to timed steps; the machine's memory and rates are measured for the file.
+
+    The rates are fitted to typical times, and then hold what disturbs steps on average.
+    """
+    from kvhouse.calibration.measure import disturbance
+
     rates, residuals = fit([one.parts for one in timed], [one.typical for one in timed])
+    disturbed = disturbance(timed)
     return Profile.of(
         loaded.spec,
         layout,
         loaded.dtype,
         devices.get(devices.LOCAL),
         loaded.threads,
-        rates,
+        rates.slower(1 + disturbed),
         residuals,
+        disturbance=disturbed,
         partial=partial,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median_low
 
@@ -49,6 +49,17 @@ class Timed:
     def typical(self) -> float:
         """The lower median: what else the machine does now and then is no part of a step."""
         return median_low(self.seconds)
+
+
+def disturbance(timed: Sequence[Timed]) -> float:
+    """By how much steps took longer on average than they typically do, as a share of that.
+
+    What else a machine does falls on single steps, which the typical times leave out; over a long
+    run it adds up. No step counts for more than thrice its typical time.
+    """
+    typical = sum(one.typical * len(one.seconds) for one in timed)
+    taken = sum(min(second, 3 * one.typical) for one in timed for second in one.seconds)
+    return max(0.0, taken / typical - 1)
 
 
 class Bench:

@@ -83,6 +83,8 @@ class Profile(_Strict):
         machine: Where.
         versions: Of what computed.
         rates: Seconds of each part of a step.
+        disturbance: By how much steps took longer on average than typically, as a share; the
+            rates hold it.
         residuals: How well they fit.
         partial: Whether it was ended early, so that less was measured.
     """
@@ -98,6 +100,7 @@ class Profile(_Strict):
     machine: Machine
     versions: dict[str, str]
     rates: Rates
+    disturbance: _Share
     residuals: Fit
     partial: bool = False
 
@@ -112,6 +115,7 @@ class Profile(_Strict):
         rates: StepRates,
         residuals: Residuals,
         *,
+        disturbance: float,
         partial: bool,
     ) -> Profile:
         """The profile of rates that were just fitted on this machine.
@@ -124,6 +128,7 @@ class Profile(_Strict):
             threads: Threads that computed.
             rates: The rates.
             residuals: How well they fit.
+            disturbance: What of them stands for what else the machine does.
             partial: Whether the calibration was ended early.
         """
         return cls(
@@ -142,6 +147,7 @@ class Profile(_Strict):
             ),
             versions=versions(),
             rates=Rates(**asdict(rates)),
+            disturbance=disturbance,
             residuals=Fit(**asdict(residuals)),
             partial=partial,
         )

@@ -35,5 +35,5 @@ def calibrated(
         interruptible() as stop,
         progress("calibrate", total, unit="steps", as_json=as_json) as on_step,
     ):
-        timed = bench.measure(budget=seconds, on_step=on_step, stop=stop)
+        timed = bench.measure(rounds=ROUNDS, budget=seconds, on_step=on_step, stop=stop)
     return profile_of(loaded, bench.layout, timed, partial=stop.cut_short)

@@ -78,6 +78,19 @@ class StepRates:
         if not (self.knots and ascending and len(self.knots) == len(self.knot_seconds)):
             raise KvhouseError("step rates: numbers of tokens must ascend, with a time for each")
 
+    def slower(self, factor: float) -> StepRates:
+        """The rates of a machine on which every step takes ``factor`` times as long."""
+        return StepRates(
+            self.knots,
+            tuple(factor * seconds for seconds in self.knot_seconds),
+            factor * self.sampling,
+            factor * self.sample,
+            factor * self.row,
+            factor * self.decode_byte,
+            factor * self.chunk_byte,
+            factor * self.chunk_flop,
+        )
+
 
 def between(knots: Sequence[int], tokens: int) -> tuple[int, int, int]:
     """Where ``tokens`` lies among knots.

@@ -43,12 +43,12 @@ class ChatbotSetting:
 
     model: str = "smollm2"
     traffic: str = (
-        "poisson:rate=2,prompt=lognormal(100,0.6,max=1000),output=lognormal(1400,0.6,max=6000),"
-        "requests=48,seed=1"
+        "poisson:rate=2,prompt=lognormal(60,0.6,max=1000),output=lognormal(1440,0.6,max=6000),"
+        "requests=64,seed=1"
     )
     seconds: float = 75.0
     calm_traffic: str = (
-        "constant:rate=0.5,prompt=lognormal(100,0.6,max=1000),output=8,requests=12,seed=2"
+        "constant:rate=0.5,prompt=lognormal(60,0.6,max=1000),output=8,requests=12,seed=2"
     )
     max_length: int = 8192
     reservations: int = 8

@@ -60,7 +60,8 @@ def show_profile(console: Console, profile: Profile) -> None:
         f"Fitted to {fit.steps} kinds of steps, off by {fit.mean:.1%} on average and "
         f"{fit.worst:.1%} at most; foretelling steps that were left out, by "
         f"{fit.cross_validated_mean:.1%} on average and {fit.cross_validated_p90:.1%} at the 90th "
-        "percentile."
+        "percentile. The rates hold what else the machine did: steps took "
+        f"{profile.disturbance:.1%} longer on average than typically."
     )
 
 
