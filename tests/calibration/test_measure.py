@@ -23,6 +23,8 @@ def test_one_slow_step_is_not_typical(seconds, typical):
 @pytest.mark.parametrize(
     ("steps", "share"),
     [
+        ([], 0.0),
+        ([timed(1.0, 9.0)], 0.0),
         ([timed(1.0, 1.0, 1.0)], 0.0),
         ([timed(1.0, 1.0, 1.6)], 0.2),
         ([timed(1.0, 1.0, 500.0)], 2 / 3),  # counts as thrice the typical time

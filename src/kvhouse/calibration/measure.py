@@ -28,6 +28,9 @@ ROUNDS, BUDGET_SECONDS = 5, 110.0
 #: is no part of them; in larger ones it counts for little.
 _WARMED = 256
 
+#: Steps of more seconds are taken twice at most.
+_LONG = 0.5
+
 _TO_THE_END = SamplingParams(ignore_eos=True)
 
 
@@ -55,11 +58,13 @@ def disturbance(timed: Sequence[Timed]) -> float:
     """By how much steps took longer on average than they typically do, as a share of that.
 
     What else a machine does falls on single steps, which the typical times leave out; over a long
-    run it adds up. No step counts for more than thrice its typical time.
+    run it adds up. Steps count that were timed at least three times, and none for more than thrice
+    its typical time. 0 where there are none.
     """
-    typical = sum(one.typical * len(one.seconds) for one in timed)
-    taken = sum(min(second, 3 * one.typical) for one in timed for second in one.seconds)
-    return max(0.0, taken / typical - 1)
+    often = [one for one in timed if len(one.seconds) > 2]
+    typical = sum(one.typical * len(one.seconds) for one in often)
+    taken = sum(min(second, 3 * one.typical) for one in often for second in one.seconds)
+    return max(0.0, taken / typical - 1) if often else 0.0
 
 
 class Bench:
@@ -110,7 +115,8 @@ class Bench:
 
         The first round goes from small steps to large ones, and what the budget does not reach
         is left out; later rounds go in random orders, so that a machine that is slow for a while
-        slows no one kind of steps.
+        slows no one kind of steps. Long steps, on which disturbances even out, are taken again
+        last, and once.
 
         Args:
             rounds: Times that each step is taken.
@@ -138,12 +144,15 @@ class Bench:
             timed.append(Timed(point, parts, [self._time(plan)]))
             plans.append(plan)
             on_step(None)
-        for _ in range(rounds - 1):
-            for place in chance.permutation(len(plans)):
-                if stop.asked or time.monotonic() - began > budget:
-                    break
-                timed[place].seconds.append(self._time(plans[place]))
-                on_step(None)
+        again = [place for place, one in enumerate(timed) if one.typical <= _LONG]
+        later = [place for _ in range(rounds - 1) for place in chance.permutation(again)]
+        if rounds > 1:
+            later += [place for place, one in enumerate(timed) if one.typical > _LONG]
+        for place in later:
+            if stop.asked or time.monotonic() - began > budget:
+                break
+            timed[place].seconds.append(self._time(plans[place]))
+            on_step(None)
         stop.cut_short = stop.asked
         if not timed:
             raise KvhouseError("calibration: no step could be timed: give it time and KV memory")

@@ -74,7 +74,6 @@ class Profile(_Strict):
     Attributes:
         kind: Says what file it is.
         made: When, in UTC.
-        source: ``engine`` or ``bench``.
         model: The model's name.
         fingerprint: Of what the model keeps and computes; another model has another one.
         dtype: What it computed in.
@@ -91,7 +90,6 @@ class Profile(_Strict):
 
     kind: Literal["kvhouse-profile-1"] = "kvhouse-profile-1"
     made: _Text
-    source: Literal["engine", "bench"] = "engine"
     model: _Text
     fingerprint: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
     dtype: _Text
