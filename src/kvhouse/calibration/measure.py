@@ -24,6 +24,9 @@ from kvhouse.replayer.stop import Stop
 #: Times that each step is taken, if there is time, and how long all may take in seconds.
 ROUNDS, BUDGET_SECONDS = 5, 110.0
 
+#: Tokens for which a pool has room at most: more than the steps of the design hold.
+MOST_TOKENS = 2**17
+
 #: Steps of so many tokens are taken once before they are timed, since what is set up on first use
 #: is no part of them; in larger ones it counts for little.
 _WARMED = 256
@@ -84,8 +87,9 @@ class Bench:
         self.layout = KVLayout.of(spec, config.kv_format, config.block_size, dtype=loaded.dtype)
         length = min(self.limits.max_length, 1024)
         budget = self.limits.token_budget
-        self.size: PoolSize = self.layout.pool_in(config.kv_memory, length, budget)
+        size = self.layout.pool_in(config.kv_memory, length, budget)
         each = max(1, self.layout.blocks_for(length, budget))
+        self.size = PoolSize(min(size.blocks, each * (MOST_TOKENS // length)), size.slots)
         tokens = self.size.blocks * length // each if self.layout.groups else length
         self.points = design(tokens, self.limits)
         self._parts = Parts(spec, self.layout)

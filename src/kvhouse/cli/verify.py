@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Seconds that steps are timed where there is no profile.
 _CALIBRATION_SECONDS = 110.0
+#: Memory for keys and values then, as ``kvhouse calibrate`` takes it.
+_CALIBRATION_MEMORY = "2GiB"
 #: The exit code where run and replay differ in what must be equal.
 DIFFERENT = 3
 
@@ -135,6 +137,7 @@ def _profile(
     """The profile that is named, or kept for this machine, or made now and kept."""
     from kvhouse.calibration.calibrate import elsewhere, keep, kept, kept_at
     from kvhouse.calibration.profile import read_profile
+    from kvhouse.engine import EngineConfig
     from kvhouse.layout import KVLayout
 
     layout = KVLayout.of(loaded.spec, config.kv_format, config.block_size, dtype=loaded.dtype)
@@ -152,7 +155,14 @@ def _profile(
     from kvhouse.cli.calibrating import calibrated
 
     answering.say(f"kvhouse: {why}: calibrating first, for at most two minutes")
-    profile = calibrated(loaded, config, _CALIBRATION_SECONDS, as_json=as_json)
+    # The profile is kept for any traffic, so it must not stop at this one's limits.
+    wide = EngineConfig(
+        kv_memory=max(config.kv_memory, parse_bytes(_CALIBRATION_MEMORY)),
+        kv_format=config.kv_format,
+        block_size=config.block_size,
+        max_length=config.max_length,
+    )
+    profile = calibrated(loaded, wide, _CALIBRATION_SECONDS, as_json=as_json)
     if profile.partial:
         raise KvhouseError("the calibration was ended early: nothing was verified")
     keep(profile, kept_at(loaded.spec, layout, loaded.dtype))
