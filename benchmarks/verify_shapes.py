@@ -49,7 +49,7 @@ SHAPES = {
         EngineConfig(kv_memory=2**30, max_length=1024),
     ),
     "long prompts": Shape(
-        "poisson:rate=0.4,prompt=uniform(400,1200),output=uniform(10,50),requests=20,seed=2",
+        "poisson:rate=0.25,prompt=uniform(400,1200),output=uniform(10,50),requests=16,seed=2",
         EngineConfig(kv_memory=2**30, max_length=2048),
     ),
     "starved": Shape(

@@ -19,10 +19,12 @@ from kvhouse.replayer.tiering import Tiering
 
 RATES = StepRates((1, 64), (1e-3, 5e-3), *[0.0] * 6)
 CHAT = (
-    "conversations:rate=40,turns=3,pause=0.05,system=8,block=4,prompt=uniform(4,12),"
+    "conversations:rate=40,turns=3,pause=20,system=8,block=4,prompt=uniform(4,12),"
     "output=uniform(4,12),requests=16,seed=1"
 )
 CROWD = "poisson:rate=300,prompt=uniform(4,20),output=uniform(4,20),requests=24,seed=2"
+
+AT_ONCE = CROWD.replace("rate=300", "rate=1000000")
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ def checked(loaded, trace, **settings):
     ("trace", "settings", "meets"),
     [
         (CROWD, {"kv_memory": 2**20}, None),
-        (CROWD, {"kv_memory": 16 * 4 * 768, "watermark": 0.0}, "preemptions"),
+        (AT_ONCE, {"kv_memory": 16 * 4 * 768, "watermark": 0.0}, "preemptions"),
         (CHAT, {"kv_memory": 2**20, "prefix_cache": True}, "reused_tokens"),
         (
             CHAT,
