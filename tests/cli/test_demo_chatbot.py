@@ -11,9 +11,9 @@ from kvhouse.cli import app
 from kvhouse.demo import chatbot
 from kvhouse.demo.chatbot import POLICIES, ChatbotDemo, ChatbotSetting
 
-#: All come within the first step, whatever it takes, and none ends while it is watched.
+#: All wait from the start: the first step admits whom memory has room for, however long it takes.
 SMALL = ChatbotSetting(
-    traffic="poisson:rate=100000,prompt=uniform(2,6),output=60,requests=9,seed=1",
+    traffic="backlog:prompt=uniform(2,6),output=60,requests=9,seed=1",
     seconds=0.5,
     calm_traffic="constant:rate=0.5,prompt=4,output=2,requests=1",
     max_length=128,
