@@ -12,6 +12,7 @@ from typing import Annotated, NoReturn
 import click
 import typer
 
+from kvhouse.cli.calibrate import calibrate_command
 from kvhouse.cli.chat import chat_command
 from kvhouse.cli.demo import demo_app
 from kvhouse.cli.devices import devices_command
@@ -27,6 +28,7 @@ from kvhouse.cli.serve import serve_command
 from kvhouse.cli.sweep import SweepCommand, sweep_command
 from kvhouse.cli.top import top_command
 from kvhouse.cli.trace import trace_command
+from kvhouse.cli.verify import verify_command
 from kvhouse.errors import KvhouseError
 
 #: Columns that tables take even where the environment says that there are fewer.
@@ -72,6 +74,8 @@ app.command("top")(top_command)
 app.command("chat")(chat_command)
 app.command("models")(models_command)
 app.command("quality")(quality_command)
+app.command("calibrate")(calibrate_command)
+app.command("verify")(verify_command)
 app.command("trace")(trace_command)
 app.command("doctor")(doctor_command)
 app.command("devices")(devices_command)
