@@ -16,10 +16,16 @@ from kvhouse.bench.load import Sent
 from kvhouse.bench.records import LoadRecord
 from kvhouse.bench.results import LoadResult, summarise
 from kvhouse.bench.row_result import Rate, RowResult, StepBytes, StepTimes
+from kvhouse.calibration.fit import Residuals
+from kvhouse.calibration.profile import Profile
+from kvhouse.calibration.recorded import Record
+from kvhouse.calibration.verify import Exactness, StepErrors, Verification
 from kvhouse.cli.answering import Usage
 from kvhouse.cli.demo import listed as demos
 from kvhouse.cli.run import answers_to_dict
+from kvhouse.costs import StepRates
 from kvhouse.demo.cache import CacheOutcome, CacheSetting
+from kvhouse.demo.chatbot import ChatbotOutcome, ChatbotSetting
 from kvhouse.demo.paging import POLICIES, Outcome, Setting
 from kvhouse.doctor import examine
 from kvhouse.doctor.metrics.watch import Poll
@@ -30,6 +36,7 @@ from kvhouse.engine.outputs import Completion, FinishReason, TokenLogprobs
 from kvhouse.engine.quality import Quality, QualityReport, Variant
 from kvhouse.engine.support import Capability, require_support
 from kvhouse.engine.traced import TracedRun
+from kvhouse.layout import KVLayout
 from kvhouse.planner import plan
 from kvhouse.planner.cases import case_for
 from kvhouse.planner.catalogue import listed
@@ -46,7 +53,7 @@ from kvhouse.replayer.logged import LoggedDrive
 from kvhouse.replayer.moments.oom import OomSetting, out_of_memory
 from kvhouse.replayer.moments.warehouse import Warehouse, warehouse
 from kvhouse.replayer.remedies import Fitting, Tries, fitting, remedies, unfit
-from kvhouse.replayer.results import Distribution
+from kvhouse.replayer.results import Distribution, ReplayResult
 from kvhouse.replayer.sweep import Grid, SweepResult, sweep_of
 from kvhouse.replayer.trace_request import TraceRequest
 from kvhouse.replayer.traces import TraceStream
@@ -55,6 +62,7 @@ from kvhouse.server.sight import state
 from kvhouse.server.totals import StepTotals
 from kvhouse.spec.hf_config import read_config
 from kvhouse.views.cache import Point
+from kvhouse.views.chatbot import Watched
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENTS = ("json.md", "json.zh-CN.md")
@@ -163,6 +171,8 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
     advice = replace(advice, base_result=figures, rows=rows)
     drives = {policy: LoggedDrive(figures, "", 0) for policy in POLICIES}
     named = {"model": "", "device": ""}  # which the commands put in front
+    profile = _profile()
+    used = profile.about_dict()
     too_long = compare(["llama-2-7b"], ["a10-24g", "a100-80g"], context=5000)
     return {
         "kvhouse-plan": plans(),
@@ -170,11 +180,14 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
             compare(["llama-2-7b", "gemma-3-27b"], ["a10-24g", "a100-80g"]).to_dict(),
             too_long.to_dict(),
         ],
-        "kvhouse-replay": [{**named, "partial": figures.partial, **figures.to_dict()}],
-        "kvhouse-replay-with-several-policies": [
-            {**named, "partial": False, "results": [figures.to_dict()]}
+        "kvhouse-replay": [
+            {**named, "profile": by, "partial": figures.partial, **figures.to_dict()}
+            for by in (None, used)
         ],
-        "kvhouse-replay-with-a-search": [{**named, **found.to_dict()}],
+        "kvhouse-replay-with-several-policies": [
+            {**named, "profile": used, "partial": False, "results": [figures.to_dict()]}
+        ],
+        "kvhouse-replay-with-a-search": [{**named, "profile": used, **found.to_dict()}],
         "kvhouse-remedies": [{**named, "command": "", **advice.to_dict()}],
         "kvhouse-remedies-where-the-weights-do-not-fit": [
             {**named, "command": "", **_fitting(trace).to_dict()}
@@ -191,6 +204,11 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
             for found in (Capability("packed"), Capability("packed", "why", 2048))
         ],
         "kvhouse-run-with-a-trace": [{**named, **TracedRun(figures, 0).to_dict()}],
+        "kvhouse-calibrate": [profile.model_dump()],
+        "kvhouse-verify": [
+            {"model": "", "profile": used, **_verification(figures, preempted).to_dict()}
+            for preempted in (0, 1)
+        ],
         "kvhouse-devices-name": [devices.get("l4").to_dict()],
         "kvhouse-devices": [{"devices": [device.to_dict() for device in devices.listed()]}],
         "kvhouse-quality": [_quality().to_dict()],
@@ -207,8 +225,36 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
         "kvhouse-demo-warehouse": [warehouse(Warehouse()).to_dict()],
         "kvhouse-demo-oom": [out_of_memory(OomSetting()).to_dict()],
         "kvhouse-demo-cache": [CacheOutcome(CacheSetting(), "", (Point(1, *[0.0] * 5),)).to_dict()],
+        "kvhouse-demo-chatbot": [_chatbot(figures)],
         "kvhouse-demo-paging": [Outcome(Setting(), sized, drives, drives).to_dict()],
     }
+
+
+def _profile() -> Profile:
+    made = spec.load("smollm2")
+    return Profile.of(
+        made,
+        KVLayout.of(made, "fp32"),
+        "float32",
+        devices.get("l4"),
+        2,
+        StepRates((1, 2), (0.5, 0.5), *[0.5] * 6),
+        Residuals(9, *[0.5] * 4),
+        disturbance=0.5,
+        partial=False,
+    )
+
+
+def _verification(figures: ReplayResult, preemptions: int) -> Verification:
+    """One that finds a difference; an error of what was measured as nothing is null."""
+    measured = replace(figures, preemptions=preemptions)
+    exactness = Exactness("", "", ("preemptions",))
+    return Verification(figures, measured, exactness, StepErrors(1, 0.5, 0.5, 0.5), Record())
+
+
+def _chatbot(figures: ReplayResult) -> dict[str, Any]:
+    watched = dict.fromkeys(POLICIES, Watched(figures, 1, *[0.5] * 4))
+    return ChatbotOutcome(ChatbotSetting(), 1500, watched).to_dict()
 
 
 def _fitting(trace: Trace) -> Fitting:

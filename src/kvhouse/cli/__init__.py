@@ -13,6 +13,7 @@ import click
 import typer
 
 from kvhouse.cli.bench import bench_command
+from kvhouse.cli.calibrate import calibrate_command
 from kvhouse.cli.chat import chat_command
 from kvhouse.cli.demo import demo_app
 from kvhouse.cli.devices import devices_command
@@ -28,6 +29,7 @@ from kvhouse.cli.serve import serve_command
 from kvhouse.cli.sweep import SweepCommand, sweep_command
 from kvhouse.cli.top import top_command
 from kvhouse.cli.trace import trace_command
+from kvhouse.cli.verify import verify_command
 from kvhouse.errors import KvhouseError
 
 #: Columns that tables take even where the environment says that there are fewer.
@@ -74,6 +76,8 @@ app.command("chat")(chat_command)
 app.command("bench")(bench_command)
 app.command("models")(models_command)
 app.command("quality")(quality_command)
+app.command("calibrate")(calibrate_command)
+app.command("verify")(verify_command)
 app.command("trace")(trace_command)
 app.command("doctor")(doctor_command)
 app.command("devices")(devices_command)
