@@ -244,6 +244,26 @@ def assert_same(got, want):
     torch.testing.assert_close(got.float(), want.float(), rtol=0, atol=0, equal_nan=True)
 
 
+@given(
+    seed=st.integers(0, 2**32 - 1), levels=st.sampled_from([2, 5, 40, 10**6]), rotated=st.booleans()
+)
+@settings(max_examples=40, deadline=None)
+def test_writes_int4_as_the_reference_does_where_scales_tie(seed, levels, rotated):
+    """Few different elements: opposite peaks, and scales with equal errors."""
+    shape, rng = (2, 2, 64, 64), np.random.default_rng(seed)
+    pools = [pool(FullAttention(*shape), "int4", 16, 4, rotate=rotated) for _ in range(2)]
+    query, *vectors = inputs(rng, 64, shape)
+    key, value = (
+        (tensor * levels / 4).round() / levels * 10.0 ** torch.linspace(-44, 38, 64)[:, None, None]
+        for tensor in vectors
+    )
+    for kv, kernel in zip(pools, (NumbaKernel, ReferenceKernel), strict=True):
+        kernel(kv).prepare(Requests(kv, 4).step({0: 64})).attend(0, query, key, value, 0.3)
+    for mine, want in zip(*(kv.layers[0].vectors for kv in pools), strict=True):
+        assert torch.equal(mine.data, want.data)
+        assert torch.equal(mine.scales.view(torch.int16), want.scales.view(torch.int16))
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_answers_in_the_dtype_of_the_query(dtype):
     shape, rng = (9, 3, 64, 64), np.random.default_rng(6)

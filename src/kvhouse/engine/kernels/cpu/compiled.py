@@ -16,6 +16,7 @@ import numpy as np
 from numba import carray, cfunc, from_dtype, types
 from numba.core.caching import FunctionCache
 
+from kvhouse.engine import encoding
 from kvhouse.engine.kernels.cpu.attend import attend_latent_units, attend_units
 from kvhouse.engine.kernels.cpu.fields import CALL
 from kvhouse.engine.kernels.cpu.vectors_ir import FORMAT_NUMBERS, ITEM_BYTES
@@ -97,13 +98,13 @@ _KEPT: list[Any] = []
 
 @cache
 def _call_type() -> types.Type:
-    """``CALL`` with the kernels' sources in the name of one more field.
+    """``CALL`` with the sources of what is compiled in the name of one more field.
 
     The cache looks at the file of the function itself only; but the types of its arguments are
     part of its key, so that a change to any of these files is noticed.
     """
     sources = blake2b(digest_size=8)
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in [*sorted(Path(__file__).parent.glob("*.py")), Path(encoding.__file__)]:
         sources.update(path.read_bytes())
     fields: list[Any] = [(name, kind) for name, (kind, *_) in CALL.fields.items()]
     stamp = (f"sources_{sources.hexdigest()}", np.int64)

@@ -58,7 +58,7 @@ def narrow_row(
     count: ir.Value,
     divisor: ir.Value,
 ) -> None:
-    """Floats over a divisor as elements of a format; int4's codes one to a byte."""
+    """Floats over a divisor as elements of a format, not int4."""
     with _sixteens(b, count) as pointer:
         value = load(b, pointer(source, 4), vector(F32, LANES), 4)
         steps = b.fdiv(value, splat(b, divisor, LANES))
@@ -88,7 +88,7 @@ def peak(b: ir.IRBuilder, row: ir.Value, count: ir.Value, least: ir.Value) -> ir
         value = load(b, pointer(row, 4), vector(F32, LANES), 4)
         so_far = b.load(best, typ=vector(F32, LANES))
         b.store(b.select(b.fcmp_ordered(">", value, so_far), value, so_far), best)
-    return _fold(b, b.load(best, typ=vector(F32, LANES)), _larger)
+    return fold(b, b.load(best, typ=vector(F32, LANES)), _larger)
 
 
 def exponentials(b: ir.IRBuilder, row: ir.Value, count: ir.Value, offset: ir.Value) -> ir.Value:
@@ -100,19 +100,19 @@ def exponentials(b: ir.IRBuilder, row: ir.Value, count: ir.Value, offset: ir.Val
         power = exp2(b, b.fsub(value, splat(b, offset, LANES)))
         store(b, power, pointer(row, 4), 4)
         b.store(b.fadd(b.load(total, typ=vector(F32, LANES)), power), total)
-    return _fold(b, b.load(total, typ=vector(F32, LANES)), lambda b, x, y: b.fadd(x, y))
+    return fold(b, b.load(total, typ=vector(F32, LANES)), lambda b, x, y: b.fadd(x, y))
 
 
 def _larger(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     return b.select(b.fcmp_ordered(">", x, y), x, y)
 
 
-def _fold(
+def fold(
     b: ir.IRBuilder,
     value: ir.Value,
     join: Callable[[ir.IRBuilder, ir.Value, ir.Value], ir.Value],
 ) -> ir.Value:
-    """Join all lanes into one, halves by halves."""
+    """Join all lanes into one: the last half to the first, and so on."""
     lanes: int = value.type.count
     nothing = ir.Constant(value.type, ir.Undefined)
     while lanes > 1:
