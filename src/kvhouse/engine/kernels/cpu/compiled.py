@@ -11,10 +11,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-import llvmlite.binding
 import numpy as np
-from numba import carray, cfunc, from_dtype, types
+from numba import carray, cfunc, config, from_dtype, types
 from numba.core.caching import FunctionCache
+from numba.core.codegen import get_host_cpu_features
 
 from kvhouse.engine import encoding
 from kvhouse.engine.kernels.cpu.attend import attend_latent_units, attend_units
@@ -60,7 +60,16 @@ def latent_attender(kv_format: str, lanes: int, width: int) -> int:
 @cache
 def most_rows() -> int:
     """Rows whose sums the machine's vector registers hold at once."""
-    return 8 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 4
+    return 8 if has_feature("avx512f") else 4
+
+
+def has_feature(name: str) -> bool:
+    """Whether code is compiled for a feature of the processor.
+
+    It is for this one's, unless Numba is told otherwise by ``NUMBA_CPU_FEATURES``.
+    """
+    chosen = config.CPU_FEATURES
+    return f"+{name}" in (get_host_cpu_features() if chosen is None else chosen).split(",")
 
 
 def _compiled(function: Callable[[Any], None], what: str) -> int:
