@@ -31,11 +31,12 @@ from kvhouse.engine.kernels.cpu.vectors_ir import (
 LANES = 16
 
 #: A pointer to the next 16 elements, of so many bytes each.
-_Next = Callable[[ir.Value, int], ir.Value]
+Next = Callable[[ir.Value, int], ir.Value]
 
 
 @contextmanager
-def _sixteens(b: ir.IRBuilder, count: ir.Value) -> Iterator[_Next]:
+def sixteens(b: ir.IRBuilder, count: ir.Value) -> Iterator[Next]:
+    """Go through ``count`` elements, 16 at a time."""
     step = ir.Constant(I64, LANES)
     with cgutils.for_range_slice(b, ir.Constant(I64, 0), count, step, intp=I64) as (first, _):
         yield lambda base, item: at(b, base, b.mul(first, ir.Constant(I64, item)))
@@ -45,7 +46,7 @@ def widen_row(
     b: ir.IRBuilder, fmt: int, source: ir.Value, target: ir.Value, count: ir.Value, factor: ir.Value
 ) -> None:
     """Elements of fp32, bf16 or fp16, times a factor, as floats."""
-    with _sixteens(b, count) as pointer:
+    with sixteens(b, count) as pointer:
         value = widen(b, fmt, pointer(source, ITEM_BYTES[fmt]), LANES)
         store(b, b.fmul(value, splat(b, factor, LANES)), pointer(target, 4), 4)
 
@@ -59,7 +60,7 @@ def narrow_row(
     divisor: ir.Value,
 ) -> None:
     """Floats over a divisor as elements of a format, not int4."""
-    with _sixteens(b, count) as pointer:
+    with sixteens(b, count) as pointer:
         value = load(b, pointer(source, 4), vector(F32, LANES), 4)
         steps = b.fdiv(value, splat(b, divisor, LANES))
         store(b, narrow(b, fmt, steps), pointer(target, ITEM_BYTES[fmt]), 1)
@@ -67,14 +68,14 @@ def narrow_row(
 
 def scale_row(b: ir.IRBuilder, row: ir.Value, count: ir.Value, factor: ir.Value) -> None:
     """Multiply a row by a factor."""
-    with _sixteens(b, count) as pointer:
+    with sixteens(b, count) as pointer:
         value = load(b, pointer(row, 4), vector(F32, LANES), 4)
         store(b, b.fmul(value, splat(b, factor, LANES)), pointer(row, 4), 4)
 
 
 def cap_row(b: ir.IRBuilder, row: ir.Value, count: ir.Value, cap: ir.Value, unit: ir.Value) -> None:
     """Each score ``s`` becomes ``unit * cap * tanh(s / cap)``."""
-    with _sixteens(b, count) as pointer:
+    with sixteens(b, count) as pointer:
         value = load(b, pointer(row, 4), vector(F32, LANES), 4)
         bent = tanh(b, b.fdiv(value, splat(b, cap, LANES)))
         store(b, b.fmul(bent, splat(b, b.fmul(cap, unit), LANES)), pointer(row, 4), 4)
@@ -84,7 +85,7 @@ def peak(b: ir.IRBuilder, row: ir.Value, count: ir.Value, least: ir.Value) -> ir
     """The largest element, or ``least`` if that is larger; NaN is passed over."""
     best = cgutils.alloca_once(b, vector(F32, LANES))
     b.store(splat(b, least, LANES), best)
-    with _sixteens(b, count) as pointer:
+    with sixteens(b, count) as pointer:
         value = load(b, pointer(row, 4), vector(F32, LANES), 4)
         so_far = b.load(best, typ=vector(F32, LANES))
         b.store(b.select(b.fcmp_ordered(">", value, so_far), value, so_far), best)
@@ -95,7 +96,7 @@ def exponentials(b: ir.IRBuilder, row: ir.Value, count: ir.Value, offset: ir.Val
     """Each score ``s`` becomes ``2 ** (s - offset)``; their sum."""
     total = cgutils.alloca_once(b, vector(F32, LANES))
     b.store(same(F32, 0.0, LANES), total)
-    with _sixteens(b, count) as pointer:
+    with sixteens(b, count) as pointer:
         value = load(b, pointer(row, 4), vector(F32, LANES), 4)
         power = exp2(b, b.fsub(value, splat(b, offset, LANES)))
         store(b, power, pointer(row, 4), 4)
