@@ -141,7 +141,7 @@ def test_an_event_loop_that_is_gone_holds_nothing(tiny):
     engine = AsyncEngine(tiny())
 
     async def begin():
-        await engine._ask([[1, 2, 3]], 250, PARAMS, 1).take()
+        await engine.ask([[1, 2, 3]], 250, PARAMS).take()
 
     loop = asyncio.new_event_loop()
     loop.run_until_complete(begin())

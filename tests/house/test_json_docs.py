@@ -9,20 +9,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 
 from kvhouse import devices, spec
+from kvhouse.calibration.fit import Residuals
+from kvhouse.calibration.profile import Profile
+from kvhouse.calibration.recorded import Record
+from kvhouse.calibration.verify import Exactness, StepErrors, Verification
 from kvhouse.cli.answering import Usage
 from kvhouse.cli.demo import listed as demos
 from kvhouse.cli.run import answers_to_dict
+from kvhouse.costs import StepRates
 from kvhouse.demo.cache import CacheOutcome, CacheSetting
+from kvhouse.demo.chatbot import ChatbotOutcome, ChatbotSetting
 from kvhouse.demo.paging import POLICIES, Outcome, Setting
 from kvhouse.doctor import examine
 from kvhouse.doctor.metrics.watch import Poll
 from kvhouse.doctor.texts import texts_of
+from kvhouse.engine import Engine, EngineConfig
+from kvhouse.engine.load import LoadedModel
 from kvhouse.engine.outputs import Completion, FinishReason, TokenLogprobs
 from kvhouse.engine.quality import Quality, QualityReport, Variant
-from kvhouse.engine.support import Capability
+from kvhouse.engine.support import Capability, require_support
 from kvhouse.engine.traced import TracedRun
+from kvhouse.layout import KVLayout
 from kvhouse.planner import plan
 from kvhouse.planner.cases import case_for
 from kvhouse.planner.catalogue import listed
@@ -39,9 +49,15 @@ from kvhouse.replayer.logged import LoggedDrive
 from kvhouse.replayer.moments.oom import OomSetting, out_of_memory
 from kvhouse.replayer.moments.warehouse import Warehouse, warehouse
 from kvhouse.replayer.remedies import Fitting, Tries, fitting, remedies, unfit
+from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.sweep import Grid, SweepResult, sweep_of
 from kvhouse.replayer.traces import TraceStream
+from kvhouse.server.sight import describe as describe_pool
+from kvhouse.server.sight import state
+from kvhouse.server.totals import StepTotals
+from kvhouse.spec.hf_config import read_config
 from kvhouse.views.cache import Point
+from kvhouse.views.chatbot import Watched
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENTS = ("json.md", "json.zh-CN.md")
@@ -150,6 +166,8 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
     advice = replace(advice, base_result=figures, rows=rows)
     drives = {policy: LoggedDrive(figures, "", 0) for policy in POLICIES}
     named = {"model": "", "device": ""}  # which the commands put in front
+    profile = _profile()
+    used = profile.about_dict()
     too_long = compare(["llama-2-7b"], ["a10-24g", "a100-80g"], context=5000)
     return {
         "kvhouse-plan": plans(),
@@ -157,11 +175,14 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
             compare(["llama-2-7b", "gemma-3-27b"], ["a10-24g", "a100-80g"]).to_dict(),
             too_long.to_dict(),
         ],
-        "kvhouse-replay": [{**named, "partial": figures.partial, **figures.to_dict()}],
-        "kvhouse-replay-with-several-policies": [
-            {**named, "partial": False, "results": [figures.to_dict()]}
+        "kvhouse-replay": [
+            {**named, "profile": by, "partial": figures.partial, **figures.to_dict()}
+            for by in (None, used)
         ],
-        "kvhouse-replay-with-a-search": [{**named, **found.to_dict()}],
+        "kvhouse-replay-with-several-policies": [
+            {**named, "profile": used, "partial": False, "results": [figures.to_dict()]}
+        ],
+        "kvhouse-replay-with-a-search": [{**named, "profile": used, **found.to_dict()}],
         "kvhouse-remedies": [{**named, "command": "", **advice.to_dict()}],
         "kvhouse-remedies-where-the-weights-do-not-fit": [
             {**named, "command": "", **_fitting(trace).to_dict()}
@@ -170,12 +191,19 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
         "events": [_events(sharing)],
         "kvhouse-trace": [describe(TraceStream("mooncake-conv")).to_dict()],
         "kvhouse-run-with-a-prompt": _answers(),
+        "kvhouse-serve": [{"url": "", "model": "", "process": 1, "pool": describe_pool(served())}],
+        "kvhouse-top": [_pool_state()],
         "kvhouse-models": [{"models": [model.to_dict() for model in listed()]}],
         "kvhouse-models-with---check": [
             {"model": "m", **found.to_dict()}
             for found in (Capability("packed"), Capability("packed", "why", 2048))
         ],
         "kvhouse-run-with-a-trace": [{**named, **TracedRun(figures, 0).to_dict()}],
+        "kvhouse-calibrate": [profile.model_dump()],
+        "kvhouse-verify": [
+            {"model": "", "profile": used, **_verification(figures, preempted).to_dict()}
+            for preempted in (0, 1)
+        ],
         "kvhouse-devices-name": [devices.get("l4").to_dict()],
         "kvhouse-devices": [{"devices": [device.to_dict() for device in devices.listed()]}],
         "kvhouse-quality": [_quality().to_dict()],
@@ -190,8 +218,36 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
         "kvhouse-demo-warehouse": [warehouse(Warehouse()).to_dict()],
         "kvhouse-demo-oom": [out_of_memory(OomSetting()).to_dict()],
         "kvhouse-demo-cache": [CacheOutcome(CacheSetting(), "", (Point(1, *[0.0] * 5),)).to_dict()],
+        "kvhouse-demo-chatbot": [_chatbot(figures)],
         "kvhouse-demo-paging": [Outcome(Setting(), sized, drives, drives).to_dict()],
     }
+
+
+def _profile() -> Profile:
+    made = spec.load("smollm2")
+    return Profile.of(
+        made,
+        KVLayout.of(made, "fp32"),
+        "float32",
+        devices.get("l4"),
+        2,
+        StepRates((1, 2), (0.5, 0.5), *[0.5] * 6),
+        Residuals(9, *[0.5] * 4),
+        disturbance=0.5,
+        partial=False,
+    )
+
+
+def _verification(figures: ReplayResult, preemptions: int) -> Verification:
+    """One that finds a difference; an error of what was measured as nothing is null."""
+    measured = replace(figures, preemptions=preemptions)
+    exactness = Exactness("", "", ("preemptions",))
+    return Verification(figures, measured, exactness, StepErrors(1, 0.5, 0.5, 0.5), Record())
+
+
+def _chatbot(figures: ReplayResult) -> dict[str, Any]:
+    watched = dict.fromkeys(POLICIES, Watched(figures, 1, *[0.5] * 4))
+    return ChatbotOutcome(ChatbotSetting(), 1500, watched).to_dict()
 
 
 def _fitting(trace: Trace) -> Fitting:
@@ -226,6 +282,34 @@ def _answers() -> list[dict[str, Any]]:
         answers_to_dict("", [full], Usage(1, 2, 3, 4.0, 5.0)),
         answers_to_dict("", [bare], Usage(1)),
     ]
+
+
+def served() -> Engine:
+    """A tiny engine in whose pool one request runs and another one waits."""
+    config = transformers.LlamaConfig(
+        vocab_size=97,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+    )
+    kind = require_support(config).way
+    described = read_config(config.to_dict(), "tiny", "its config")
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    loaded = LoadedModel(described, model, kind, None)
+    engine = Engine(loaded, EngineConfig(kv_memory=2**13, max_running=1, prefix_cache=True))
+    for _ in range(2):
+        engine.submit([1, 2, 3], 5)
+    return engine
+
+
+def _pool_state() -> dict[str, Any]:
+    """What ``/kv`` gives while one request runs."""
+    engine = served()
+    engine.observer = totals = StepTotals(engine)
+    engine.step()
+    return state(engine, "", 1.0, totals, 100)
 
 
 def _doctor() -> list[dict[str, Any]]:

@@ -46,6 +46,8 @@ def modules_after(body: str) -> set[str]:
         ["run", "--help"],
         ["sweep", "--help"],
         ["chat", "--help"],
+        ["serve", "--help"],
+        ["top", "--help"],
         ["demo"],
         ["demo", "growth"],
         ["demo", "warehouse"],

@@ -18,7 +18,7 @@ from kvhouse.core.ledger import LEDGER_CLASSES
 from kvhouse.core.memory import make_memory
 from kvhouse.core.scheduler import Scheduler, SchedulerConfig
 from kvhouse.core.tier import TierConfig
-from kvhouse.costs import Roofline
+from kvhouse.costs import FittedSteps, Roofline, StepRates
 from kvhouse.devices import Device
 from kvhouse.layout import KVLayout, PoolSize
 from kvhouse.links import Link
@@ -92,7 +92,8 @@ def play(setup, requests, *, step, coins=(), recorder=None):
     device = Device("toy", "toy", 2**20, SLOW, {"float32": setup["flops"]}, "datasheet", "test")
     roofline = Roofline(spec, layout, device)
     links = [Link(1e6)] * len(tiers)
-    executor = Capturing(roofline, links)
+    rates = setup["rates"]
+    executor = Capturing(FittedSteps(spec, layout, rates) if rates else roofline, links)
     events, flips = [], iter(coins)
 
     class Erratic(Leaper):
@@ -105,7 +106,7 @@ def play(setup, requests, *, step, coins=(), recorder=None):
         patched.setattr(leaping, "Leaper", Erratic)
         log = drive(
             Scheduler(memory, config),
-            StepGuard(executor, roofline, links=links),
+            executor if rates else StepGuard(executor, roofline, links=links),
             arrivals,
             keys=(lambda r: keys_of(r, layout.block_size)) if memory.sharing else None,
             on_plan=(lambda _: None) if step else None,
@@ -130,6 +131,16 @@ def play(setup, requests, *, step, coins=(), recorder=None):
     return facts, executor.plans
 
 
+#: Seconds of a part of a step: odd ones, whose floats are not exact, and none.
+seconds = st.sampled_from([0.0, 1e-3 / 3, 1e-7, 7.7e-5])
+rates = st.builds(
+    StepRates,
+    st.just((1, 3, 8)),
+    st.tuples(seconds, seconds, seconds),
+    *[seconds] * 3,
+    *[st.sampled_from([0.0, 1e-7 / 3, 3.3e-6])] * 3,
+)
+
 setups = st.fixed_dictionaries(
     {
         "kind": st.sampled_from(["full", "full", "full", *LAYERS]),
@@ -149,6 +160,7 @@ setups = st.fixed_dictionaries(
         "prefill_first": st.booleans(),
         "stepped": st.booleans(),
         "flops": st.sampled_from([SLOW, FAST]),
+        "rates": st.none() | rates,
     }
 )
 gaps = st.sampled_from([0, 0, 1, 3, 7, 40])
@@ -298,6 +310,7 @@ BUSY = {
     "prefill_first": False,
     "stepped": False,
     "flops": FAST,
+    "rates": None,
 }
 ROWS = [(3, 5, 26, [0, 1], 0), (1, 9, 20, [0, 1, 2, 2, 2], 1), (40, 20, 20, [0, 1], 0)] * 3
 

@@ -12,6 +12,7 @@ from typing import Annotated, NoReturn
 import click
 import typer
 
+from kvhouse.cli.calibrate import calibrate_command
 from kvhouse.cli.chat import chat_command
 from kvhouse.cli.demo import demo_app
 from kvhouse.cli.devices import devices_command
@@ -23,8 +24,11 @@ from kvhouse.cli.quality import quality_command
 from kvhouse.cli.remedies import remedies_command
 from kvhouse.cli.replay import replay_command
 from kvhouse.cli.run import run_command
+from kvhouse.cli.serve import serve_command
 from kvhouse.cli.sweep import SweepCommand, sweep_command
+from kvhouse.cli.top import top_command
 from kvhouse.cli.trace import trace_command
+from kvhouse.cli.verify import verify_command
 from kvhouse.errors import KvhouseError
 
 #: Columns that tables take even where the environment says that there are fewer.
@@ -65,9 +69,13 @@ app.command("replay")(replay_command)
 app.command("remedies")(remedies_command)
 app.command("sweep", cls=SweepCommand)(sweep_command)
 app.command("run")(run_command)
+app.command("serve")(serve_command)
+app.command("top")(top_command)
 app.command("chat")(chat_command)
 app.command("models")(models_command)
 app.command("quality")(quality_command)
+app.command("calibrate")(calibrate_command)
+app.command("verify")(verify_command)
 app.command("trace")(trace_command)
 app.command("doctor")(doctor_command)
 app.command("devices")(devices_command)

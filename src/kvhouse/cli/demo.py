@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from kvhouse.cli import options
+from kvhouse.cli.demo_chatbot import chatbot_command
 from kvhouse.cli.demo_memory import growth_command, oom_command, warehouse_command
 from kvhouse.cli.output import print_json
 from kvhouse.cli.progress import progress
@@ -101,6 +102,7 @@ def paging_command(as_json: options.AsJson = False) -> None:
 
 demo_app.command("warehouse")(warehouse_command)
 demo_app.command("oom")(oom_command)
+demo_app.command("chatbot")(chatbot_command)
 
 
 def _paging(console: Console) -> Outcome:

@@ -15,7 +15,11 @@ from kvhouse.errors import KvhouseError
 from kvhouse.units import parse_seconds
 
 if TYPE_CHECKING:
+    from kvhouse.calibration.profile import Profile
     from kvhouse.replayer import SLO, Setup
+
+#: The device where none is named.
+_DEVICE = "a100-80g"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,7 @@ class _Asked:
     timeline: int | None
     as_json: bool
     pictures: Pictures
+    profile: Profile | None = None
 
     @property
     def requests(self) -> int:
@@ -38,7 +43,8 @@ class _Asked:
     @property
     def title(self) -> str:
         """The traffic and the device in words."""
-        return f"{self.requests:,} requests of {self.setup.trace.name} on {self._devices}"
+        title = f"{self.requests:,} requests of {self.setup.trace.name} on {self._devices}"
+        return f"{title}, {self.profile.about}" if self.profile else title
 
     @property
     def _devices(self) -> str:
@@ -47,13 +53,27 @@ class _Asked:
 
     def print_json(self, partial: bool, figures: dict[str, Any]) -> None:
         """Print figures with what they are for, and whether Ctrl-C cut them short."""
-        print_json({"model": self.model, "device": self.device, "partial": partial, **figures})
+        head = {
+            "model": self.model,
+            "device": self.device,
+            "profile": self.profile.about_dict() if self.profile else None,
+        }
+        print_json({**head, "partial": partial, **figures})
 
 
 def replay_command(
     trace: options.Trace,
     model: Annotated[str, typer.Option(help="Catalogue name, directory, config or GGUF file.")],
-    device: options.Device = "a100-80g",
+    device: options.Device = _DEVICE,
+    profile_file: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            metavar="FILE",
+            help="Take step times from a profile of `kvhouse calibrate`, in place of a device's "
+            "floors; without --device and --weight-dtype.",
+        ),
+    ] = None,
     policy: options.Policies = None,
     fit: options.Fit = "first",
     kv_memory: options.KvMemory = None,
@@ -85,7 +105,13 @@ def replay_command(
     cut: options.Cut = None,
     backlog: options.Backlog = False,
     max_length: options.MaxLength = None,
-    kv_format: options.KvFormat = "bf16",
+    kv_format: Annotated[
+        str | None,
+        typer.Option(
+            "--kv-format",
+            help="bf16, fp16, fp32, fp8, int8 or int4. By default bf16, or the profile's.",
+        ),
+    ] = None,
     weight_dtype: options.WeightDtype = None,
     block_size: options.BlockSize = 16,
     token_budget: options.TokenBudget = 2048,
@@ -105,8 +131,8 @@ def replay_command(
 ) -> None:
     """Lead a traffic trace through the real scheduler and allocator on a modelled clock.
 
-    Times are roofline floors. Bytes are exact; so are admissions and preemptions with --backlog,
-    and otherwise they follow the modelled times.
+    Times are roofline floors, or with --profile those of a calibrated machine. Bytes are exact;
+    so are admissions and preemptions with --backlog, and otherwise they follow the modelled times.
 
     Example: kvhouse replay azure-conv-2023 --model llama-2-7b --kv-memory 8GiB --compare
 
@@ -124,13 +150,21 @@ def replay_command(
     if timeline is not None and (find or not as_json):
         raise KvhouseError("--timeline goes with --json and without --find")
     logs = {"--events": events_file, "--plan-log": plan_log_file}
-    require_apart(logs | pictures.files, (trace, model, device, from_log))
+    require_apart(logs | pictures.files, (trace, model, device, from_log, profile_file))
 
     from kvhouse import devices, spec
     from kvhouse.replayer import Setup, Tiering, read_trace
 
     replayed.refuse_two_pools(from_log, kv_blocks)
 
+    profile = None
+    if profile_file is not None:
+        if device != _DEVICE or weight_dtype or tp > 1:
+            raise KvhouseError(
+                "--profile says how long steps take: not --device, --weight-dtype, nor --tp"
+            )
+        profile = replayed.profile_of(profile_file)
+        device = profile.device.title
     slo = replayed.slo_of(slo_ttft, slo_tpot, slo_latency)
     with replayed.reading(trace, limit, as_json=as_json) as on_read:
         traffic = read_trace(
@@ -148,13 +182,13 @@ def replay_command(
     setup = Setup(
         traffic,
         spec.load(model),
-        devices.get(device),
+        profile.device if profile else devices.get(device),
         kv_memory=options.size(kv_memory),
         kv_blocks=kv_blocks,
         policy=policies[0] if policies else "paged",
         fit=fit,
         prefix_cache=prefix_cache,
-        kv_format=kv_format,
+        kv_format=kv_format or (profile.kv_format if profile else "bf16"),
         weight_dtype=weight_dtype,
         block_size=block_size,
         max_length=max_length,
@@ -177,8 +211,10 @@ def replay_command(
         tp=tp,
         replica=options.part(replica),
     )
+    if profile:
+        setup = replayed.calibrated(setup, profile)
     setup = replayed.pooled(setup, from_log, device)
-    asked = _Asked(setup, model, device, slo, timeline, as_json, pictures)
+    asked = _Asked(setup, model, device, slo, timeline, as_json, pictures, profile)
     if find:
         _find(asked, find, slo_share)
     elif several:

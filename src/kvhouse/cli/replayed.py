@@ -13,6 +13,7 @@ from kvhouse.cli.progress import progress
 from kvhouse.errors import KvhouseError
 
 if TYPE_CHECKING:
+    from kvhouse.calibration.profile import Profile
     from kvhouse.replayer import SLO, Setup
 
 
@@ -22,6 +23,27 @@ def slo_of(ttft: str | None, tpot: str | None, latency: str | None) -> SLO | Non
 
     limits = [options.seconds(text) for text in (ttft, tpot, latency)]
     return SLO(*limits) if any(limits) else None
+
+
+def profile_of(file: str) -> Profile:
+    """The profile in a file.
+
+    Raises:
+        KvhouseError: Unreadable, damaged, or no profile.
+    """
+    from kvhouse.calibration.profile import read_profile
+
+    return read_profile(file)
+
+
+def calibrated(setup: Setup, profile: Profile) -> Setup:
+    """The setup with the profile's step times, on weights in the dtype that it computed in.
+
+    Raises:
+        KvhouseError: The profile is of another model or of other settings.
+    """
+    times = profile.steps(setup.model, setup.layout)
+    return replace(setup, weight_dtype=profile.dtype, times=times)
 
 
 @contextmanager

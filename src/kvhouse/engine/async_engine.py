@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from kvhouse.engine.answers import Answers
 from kvhouse.engine.chat import Turn
@@ -20,28 +20,27 @@ from kvhouse.engine.prompt import refuse_a_single_prompt
 from kvhouse.engine.sampling_params import SamplingParams
 from kvhouse.errors import KvhouseError
 
-#: What comes of a step: new tokens, then all completions when there is no more to come; or why
-#: there is none.
-Output = tuple[list[Token], list[Completion] | None] | BaseException
+#: New tokens, each with the place of its prompt, and all completions when there is no more to come.
+Given = tuple[list[tuple[int, Token]], list[Completion] | None]
+#: What comes of a step, or why nothing does.
+Output = Given | BaseException
+
+Result = TypeVar("Result")
 
 
-class _Asked:
+class Asked:
     """What one task has asked for, between its event loop and the engine's thread."""
 
     def __init__(self) -> None:
         self.answers: list[Answers] = []
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._outputs: asyncio.Queue[Output] = asyncio.Queue()
 
     def give(self, output: Output) -> None:
-        """Hand an output over; called from the engine's thread.
+        """Hand an output over; called in the event loop, also by whoever wants an end of it."""
+        self._outputs.put_nowait(output)
 
-        Raises:
-            RuntimeError: The event loop is closed, so nobody will take it.
-        """
-        self._loop.call_soon_threadsafe(self._outputs.put_nowait, output)
-
-    async def take(self) -> tuple[list[Token], list[Completion] | None]:
+    async def take(self) -> Given:
         """Wait for the next output; raises what went wrong."""
         output = await self._outputs.get()
         if isinstance(output, BaseException):
@@ -63,10 +62,17 @@ class AsyncEngine:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._open: list[_Asked] = []
+        self._open: list[Asked] = []
+        #: Outputs that wait for the end of the step, since each hand-over wakes an event loop.
+        self._ready: list[tuple[Asked, Output]] = []
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kvhouse-engine", daemon=True)
         self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the engine's thread runs and was not told to end."""
+        return self._thread.is_alive() and not self._closed.is_set()
 
     @classmethod
     async def load(
@@ -91,14 +97,14 @@ class AsyncEngine:
             KvhouseError: The engine was closed.
         """
         refuse_a_single_prompt(prompts)
-        asked = self._ask(prompts, max_new_tokens, sampling, n, salt)
+        asked = self.ask(prompts, max_new_tokens, sampling, n, salt=salt)
         try:
             completions = None
             while completions is None:
                 _, completions = await asked.take()
             return completions
         finally:
-            self._drop(asked)
+            self.drop(asked)
 
     async def stream(
         self,
@@ -118,18 +124,18 @@ class AsyncEngine:
             RequestRejected: The prompt cannot be served.
             KvhouseError: No token could be found for a position, or the engine was closed.
         """
-        asked = self._ask([prompt], max_new_tokens, sampling, n, salt)
+        asked = self.ask([prompt], max_new_tokens, sampling, n, salt=salt)
         try:
             completions = None
             while completions is None:
                 tokens, completions = await asked.take()
-                for token in tokens:
+                for _, token in tokens:
                     yield token
             for completion in completions:
                 if completion.error is not None:
                     raise KvhouseError(completion.error)
         finally:
-            self._drop(asked)
+            self.drop(asked)
 
     async def chat_prompt(self, turns: Sequence[Turn]) -> list[int]:
         """The prompt of a conversation; see ``Engine.chat_prompt``.
@@ -140,17 +146,60 @@ class AsyncEngine:
             RequestRejected: The model has no chat template, or its template refuses the turns.
             KvhouseError: The engine was closed.
         """
-        made: Future[list[int]] = Future()
+        return await self.look(lambda engine: engine.chat_prompt(turns))
+
+    async def look(self, function: Callable[[Engine], Result]) -> Result:
+        """What a function says of the engine between two steps; its thread calls it.
+
+        Raises:
+            KvhouseError: The engine was closed.
+        """
+        made: Future[Result] = Future()
 
         def make() -> None:
             try:
-                made.set_result(self.engine.chat_prompt(turns))
+                made.set_result(function(self.engine))
             except BaseException as error:
                 made.set_exception(error)
 
         self._refuse_closed()
         self._commands.put(make)
         return await asyncio.wrap_future(made)
+
+    def ask(
+        self,
+        prompts: Sequence[Prompt],
+        max_new_tokens: int,
+        sampling: SamplingParams = GREEDY,
+        n: int = 1,
+        *,
+        salt: str | None = None,
+    ) -> Asked:
+        """Ask for answers that the caller takes step by step; ``drop`` what it gives in the end.
+
+        What cannot be served is said by its ``take``. See ``Engine.ask``.
+
+        Raises:
+            KvhouseError: The engine was closed.
+        """
+        self._refuse_closed()
+        asked = Asked()
+
+        def ask() -> None:
+            try:
+                self._open.append(asked)
+                for prompt in prompts:
+                    answers = self.engine.ask(prompt, max_new_tokens, sampling, n, salt=salt)
+                    asked.answers.append(answers)
+            except BaseException as error:
+                self._fail(asked, error)
+
+        self._commands.put(ask)
+        return asked
+
+    def drop(self, asked: Asked) -> None:
+        """Free what was asked for before the next step, whether it has been answered or not."""
+        self._commands.put(lambda: self._end(asked))
 
     async def close(self) -> None:
         """End the thread after the step under way; whoever still waits gets an error."""
@@ -169,35 +218,9 @@ class AsyncEngine:
     ) -> None:
         await self.close()
 
-    def _ask(
-        self,
-        prompts: Sequence[Prompt],
-        max_new_tokens: int,
-        sampling: SamplingParams,
-        n: int,
-        salt: str | None = None,
-    ) -> _Asked:
-        self._refuse_closed()
-        asked = _Asked()
-
-        def ask() -> None:
-            try:
-                self._open.append(asked)
-                for prompt in prompts:
-                    answers = self.engine.ask(prompt, max_new_tokens, sampling, n, salt=salt)
-                    asked.answers.append(answers)
-            except BaseException as error:
-                self._fail(asked, error)
-
-        self._commands.put(ask)
-        return asked
-
     def _refuse_closed(self) -> None:
         if self._closed.is_set():
             raise KvhouseError("the engine is closed")
-
-    def _drop(self, asked: _Asked) -> None:
-        self._commands.put(lambda: self._end(asked))
 
     # What follows runs in the engine's thread.
 
@@ -209,12 +232,15 @@ class AsyncEngine:
         self._obey()
         for asked in list(self._open):
             self._fail(asked, KvhouseError("the engine was closed"))
+        self._hand_over()
 
     def _obey(self) -> None:
         """Do what was asked for in the meantime; without open requests, wait for that."""
         try:
             while True:
                 self._commands.get(block=not self._open and not self._closed.is_set())()
+                if not self._open:  # the next command may be long in coming
+                    self._hand_over()
         except Empty:
             pass
 
@@ -226,30 +252,47 @@ class AsyncEngine:
                 self._fail(asked, error)
         for asked in list(self._open):
             self._deliver(asked)
+        self._hand_over()
 
-    def _deliver(self, asked: _Asked) -> None:
-        """Hand over what is new of one task's answers."""
-        tokens = [token for answers in asked.answers for token in answers.take_tokens()]
+    def _deliver(self, asked: Asked) -> None:
+        """Have what is new of one task's answers handed over."""
+        tokens = [
+            (place, token)
+            for place, answers in enumerate(asked.answers)
+            for token in answers.take_tokens()
+        ]
         completions = None
         if all(answers.done for answers in asked.answers):
             completions = [done for answers in asked.answers for done in answers.completions]
             self._end(asked)
         if tokens or completions is not None:
-            self._give(asked, (tokens, completions))
+            self._ready.append((asked, (tokens, completions)))
 
-    def _fail(self, asked: _Asked, error: BaseException) -> None:
+    def _fail(self, asked: Asked, error: BaseException) -> None:
         """Say what went wrong to whoever waits, and free what is held."""
         self._end(asked)
-        self._give(asked, error)
+        self._ready.append((asked, error))
 
-    def _give(self, asked: _Asked, output: Output) -> None:
-        try:
-            asked.give(output)
-        except RuntimeError:  # its event loop is closed
-            self._end(asked)
+    def _hand_over(self) -> None:
+        """Give everyone what there is for them, all those of one event loop at once."""
+        ready, self._ready = self._ready, []
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Asked, Output]]] = {}
+        for asked, output in ready:
+            by_loop.setdefault(asked.loop, []).append((asked, output))
+        for loop, outputs in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(_give, outputs)
+            except RuntimeError:  # it is closed, so nobody will take them
+                for asked, _ in outputs:
+                    self._end(asked)
 
-    def _end(self, asked: _Asked) -> None:
+    def _end(self, asked: Asked) -> None:
         if asked in self._open:
             self._open.remove(asked)
         for answers in asked.answers:
             answers.cancel()
+
+
+def _give(outputs: list[tuple[Asked, Output]]) -> None:
+    for asked, output in outputs:
+        asked.give(output)

@@ -16,6 +16,7 @@ from kvhouse.engine.executor import TorchExecutor
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.live import LiveRequest
 from kvhouse.engine.load import LoadedModel, describe_model, load_model
+from kvhouse.engine.observer import StepObserver
 from kvhouse.engine.outputs import Completion, StepOutput, Token
 from kvhouse.engine.prompt import (
     prompt_ids,
@@ -61,6 +62,8 @@ class Engine:
         )
         #: Bytes of the pool that requests held in the step before.
         self.held_bytes = 0
+        #: Told of every step once it is taken in.
+        self.observer: StepObserver | None = None
         self._live: dict[int, LiveRequest] = {}
         self._answers: list[Answers] = []
 
@@ -253,6 +256,8 @@ class Engine:
         plan = self.scheduler.schedule()
         self.held_bytes = held_bytes(self.scheduler.memory)
         result, finished = self.scheduler.carry_out(plan, self.executor)
+        if self.observer is not None:
+            self.observer(plan, result)
         ended = {request.id for request in finished}
         for sampled in result.sampled:
             live = self._live[sampled.request]

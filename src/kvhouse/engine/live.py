@@ -36,6 +36,7 @@ class LiveRequest:
         self._text: list[str] = []
         self._logprobs: list[TokenLogprobs] = []
         self._tokens: list[Token] = []
+        self._cached = 0
 
     @property
     def id(self) -> int:
@@ -66,6 +67,10 @@ class LiveRequest:
         if error is not None:
             self.fail(error)
             return
+        if not self._ids:
+            # Later admissions, after a preemption, find its own output as well.
+            there = self.request.reused + self.request.loaded
+            self._cached = min(there, self.request.prompt_tokens - 1)
         position = self.request.prompt_tokens + len(self._ids)
         token = executor.tokens(self.id)[position]
         self._ids.append(token)
@@ -111,4 +116,5 @@ class LiveRequest:
             sample=self.sampling.sample,
             stopped_by=stopped_by,
             logprobs=tuple(self._logprobs),
+            cached_tokens=self._cached,
         )

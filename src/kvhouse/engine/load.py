@@ -46,6 +46,11 @@ class LoadedModel:
         return str(self.model.dtype).removeprefix("torch.")
 
     @property
+    def threads(self) -> int:
+        """Threads that compute."""
+        return torch.get_num_threads()
+
+    @property
     def eos_token_ids(self) -> frozenset[int]:
         """The tokens with which the model ends its answer."""
         ids = self.model.generation_config.eos_token_id

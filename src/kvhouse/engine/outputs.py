@@ -66,6 +66,8 @@ class Completion:
         sample: Which of several answers to one prompt it is, from 0.
         stopped_by: The text or the token that stopped it.
         logprobs: For each new token, how likely it was; empty where that was not asked for.
+        cached_tokens: Tokens of the prompt that were found in the pool, or loaded from a tier
+            below it, and not computed for this request.
     """
 
     request: int
@@ -77,6 +79,7 @@ class Completion:
     sample: int = 0
     stopped_by: str | int | None = None
     logprobs: tuple[TokenLogprobs, ...] = ()
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kvhouse.core.request import Request
-from kvhouse.core.step import StepPlan
+from kvhouse.core.step import Executor, StepPlan
 from kvhouse.engine.config import EngineConfig
 from kvhouse.engine.executor import TorchExecutor
 from kvhouse.engine.kv import KVTensors
@@ -19,9 +19,11 @@ from kvhouse.engine.tiering import make_stores, tiers_below
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
 from kvhouse.replayer.arrivals import TimedArrivals, backlog
+from kvhouse.replayer.recorder import Recorder
 from kvhouse.replayer.records import RequestRecord
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.scenario import Scenario
+from kvhouse.replayer.stop import Stop
 from kvhouse.replayer.traces import Trace, TraceRequest
 from kvhouse.spec.model import ModelSpec
 
@@ -91,6 +93,9 @@ def run_trace(
     tier_directory: Path | None = None,
     on_ended: Callable[[RequestRecord], None] | None = None,
     on_plan: Callable[[StepPlan], None] | None = None,
+    watch: Callable[[Executor], Executor] | None = None,
+    recorder: Recorder | None = None,
+    stop: Stop | None = None,
 ) -> TracedRun:
     """Serve a scenario with a real model; step times are measured, idle gaps are skipped.
 
@@ -104,6 +109,9 @@ def run_trace(
         tier_directory: Where a tier's files are made.
         on_ended: Called for each request that finished or was rejected.
         on_plan: Called for each step's plan.
+        watch: Puts an executor around the engine's, which may look at what it is asked.
+        recorder: Gathers what a picture shows.
+        stop: Ends it between two steps once it is asked for.
 
     Raises:
         KvhouseError: The pool cannot be built as described, the memory is not there, or the model
@@ -126,5 +134,12 @@ def run_trace(
         if on_ended:
             on_ended(record)
 
-    result = scenario.drive(executor, on_submitted=register, on_ended=forget, on_plan=on_plan)
+    result = scenario.drive(
+        watch(executor) if watch else executor,
+        on_submitted=register,
+        on_ended=forget,
+        on_plan=on_plan,
+        recorder=recorder,
+        stop=stop,
+    )
     return TracedRun(result, kv.nbytes)

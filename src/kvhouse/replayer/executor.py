@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from kvhouse.core.step import Executor, Sampled, StepPlan, StepResult
 from kvhouse.core.stretch import PlainRow
-from kvhouse.costs import Line, Roofline, Sums
+from kvhouse.costs import FittedSteps, Line, Roofline, Sums
 from kvhouse.links import Link, transfer_cost
 from kvhouse.replayer.stretches import Stretches
 
@@ -36,7 +36,7 @@ class LeapingExecutor(Executor, Protocol):
 
 
 class ModelledExecutor:
-    """Answers every step with its roofline time and that of its transfers.
+    """Answers every step with the time of its rows and that of its transfers.
 
     Rows wait for the step's loads; its stores and moves go on beside them.
 
@@ -44,7 +44,7 @@ class ModelledExecutor:
     the trace and stands in the request's ``max_new_tokens``. No transfer fails.
 
     Args:
-        roofline: What rows take.
+        roofline: What rows take: at least, or at the rates of a profile.
         links: The link of each tier below the pool, in their order.
         sums: What ranks spend beside it, where the roofline is that of one of several.
     """
@@ -52,7 +52,7 @@ class ModelledExecutor:
     timing = "modelled"
 
     def __init__(
-        self, roofline: Roofline, links: Sequence[Link] = (), sums: Sums | None = None
+        self, roofline: Roofline | FittedSteps, links: Sequence[Link] = (), sums: Sums | None = None
     ) -> None:
         self.roofline = roofline
         self.sums = sums if sums and sums.counted else None

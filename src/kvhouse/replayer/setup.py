@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from kvhouse.core.policy import DEFAULT_TOKEN_BUDGET, DEFAULT_WATERMARK, FIRST_FIT, PAGED
 from kvhouse.core.scheduler import DEFAULT_MAX_RUNNING, SchedulerConfig
-from kvhouse.core.step import StepPlan
-from kvhouse.costs import Roofline, Sums
+from kvhouse.core.step import Executor, StepPlan
+from kvhouse.costs import FittedSteps, Roofline, Sums
 from kvhouse.devices import Device
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import DEFAULT_BLOCK_SIZE, KVLayout
@@ -31,7 +31,10 @@ from kvhouse.spec.model import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is replayed on what; ``replay`` and ``Tiering`` explain each attribute."""
+    """What is replayed on what; ``replay`` and ``Tiering`` explain each attribute.
+
+    With ``times`` steps take as long as a profile says, and not as the device's roofline.
+    """
 
     trace: Trace
     model: ModelSpec
@@ -55,6 +58,7 @@ class Setup:
     tiering: Tiering = field(default_factory=Tiering)
     tp: int = 1
     replica: tuple[int, int] = (1, 1)
+    times: FittedSteps | None = None
 
     @property
     def rank(self) -> ModelSpec:
@@ -183,9 +187,13 @@ class Setup:
         """
         scenario = self.scenario()
         links = [tier.link for tier in scenario.tiers]
-        roofline = self.roofline
-        modelled = ModelledExecutor(roofline, links, self.sums)
-        executor = StepGuard(modelled, roofline, self.weight_dtype, links)
+        executor: Executor
+        if self.times:
+            executor = ModelledExecutor(self.times, links)
+        else:
+            roofline = self.roofline
+            modelled = ModelledExecutor(roofline, links, self.sums)
+            executor = StepGuard(modelled, roofline, self.weight_dtype, links)
         return scenario.drive(
             executor,
             slo=slo,

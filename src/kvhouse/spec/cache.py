@@ -8,5 +8,14 @@ from pathlib import Path
 
 def model_cache() -> Path:
     """The directory for models' files, by the XDG base directory specification."""
+    return _cache() / "models"
+
+
+def profile_cache() -> Path:
+    """The directory for profiles of this machine."""
+    return _cache() / "profiles"
+
+
+def _cache() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "kvhouse" / "models"
+    return Path(base) / "kvhouse"

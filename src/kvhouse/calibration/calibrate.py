@@ -1,0 +1,93 @@
+"""From timed steps to a profile, and the profile that is kept of this machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvhouse import devices
+from kvhouse.calibration.fit import fit
+from kvhouse.calibration.profile import Profile, fingerprint, processor, read_profile, versions
+from kvhouse.errors import KvhouseError
+from kvhouse.layout import KVLayout
+from kvhouse.spec.cache import profile_cache
+from kvhouse.spec.model import ModelSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvhouse.calibration.measure import Timed
+    from kvhouse.engine.load import LoadedModel
+
+
+def profile_of(
+    loaded: LoadedModel, layout: KVLayout, timed: Sequence[Timed], *, partial: bool
+) -> Profile:
+    """Fit rates to timed steps; the machine's memory and rates are measured for the file.
+
+    The rates are fitted to typical times, and then hold what disturbs steps on average.
+    """
+    from kvhouse.calibration.measure import disturbance
+
+    rates, residuals = fit([one.parts for one in timed], [one.typical for one in timed])
+    disturbed = disturbance(timed)
+    return Profile.of(
+        loaded.spec,
+        layout,
+        loaded.dtype,
+        devices.get(devices.LOCAL),
+        loaded.threads,
+        rates.slower(1 + disturbed),
+        residuals,
+        disturbance=disturbed,
+        partial=partial,
+    )
+
+
+def kept_at(spec: ModelSpec, layout: KVLayout, dtype: str) -> Path:
+    """Where the profile of this machine for a model and settings is kept."""
+    name = f"{fingerprint(spec)}-{dtype}-{layout.format.name}-{layout.block_size}.json"
+    return profile_cache() / name
+
+
+def kept(loaded: LoadedModel, layout: KVLayout) -> tuple[Profile | None, str]:
+    """The profile that is kept for this machine, and why there is none where it is None."""
+    path = kept_at(loaded.spec, layout, loaded.dtype)
+    if not path.is_file():
+        return None, "no profile of this model and these settings is kept"
+    try:
+        profile = read_profile(path)
+        profile.refuse_other(loaded.spec, layout, loaded.dtype)
+    except KvhouseError as error:
+        return None, f"the kept profile is of no use: {error}"
+    reason = elsewhere(profile, loaded.threads)
+    return (None, f"the kept profile is of {reason}") if reason else (profile, "")
+
+
+def elsewhere(profile: Profile, threads: int) -> str | None:
+    """What of a profile is not so here; None where it is of this machine as it is now.
+
+    Args:
+        profile: The profile.
+        threads: Threads that the engine computes with.
+    """
+    if (profile.machine.processor, profile.machine.threads) != (processor(), threads):
+        return f"another machine ({profile.machine.processor}, {profile.machine.threads} threads)"
+    others = [name for name, value in versions().items() if profile.versions.get(name) != value]
+    return f"other versions of {', '.join(others)}" if others else None
+
+
+def keep(profile: Profile, path: Path) -> None:
+    """Keep a profile; it is there whole or not at all.
+
+    Raises:
+        KvhouseError: It cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        partial.write_bytes(profile.encode())
+        partial.replace(path)
+    except OSError as error:
+        raise KvhouseError(f"{path}: cannot be written: {error.strerror}") from None

@@ -1,0 +1,39 @@
+"""What ``kvhouse calibrate`` and ``kvhouse verify`` share: step times measured and fitted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvhouse.cli.progress import interruptible, progress
+
+if TYPE_CHECKING:
+    from kvhouse.calibration.profile import Profile
+    from kvhouse.engine import EngineConfig
+    from kvhouse.engine.load import LoadedModel
+
+
+def calibrated(
+    loaded: LoadedModel, config: EngineConfig, seconds: float, *, as_json: bool
+) -> Profile:
+    """Time the engine's steps and fit a profile; Ctrl-C makes it one of what was timed till then.
+
+    Args:
+        loaded: The model.
+        config: How the engine keeps KV and forms its steps.
+        seconds: How long steps may be timed.
+        as_json: Whether stdout is for JSON alone.
+
+    Raises:
+        KvhouseError: The pool cannot be built, or no step could be timed.
+    """
+    from kvhouse.calibration.calibrate import profile_of
+    from kvhouse.calibration.measure import ROUNDS, Bench
+
+    bench = Bench(loaded, config)
+    total = ROUNDS * len(bench.points)
+    with (
+        interruptible() as stop,
+        progress("calibrate", total, unit="steps", as_json=as_json) as on_step,
+    ):
+        timed = bench.measure(rounds=ROUNDS, budget=seconds, on_step=on_step, stop=stop)
+    return profile_of(loaded, bench.layout, timed, partial=stop.cut_short)

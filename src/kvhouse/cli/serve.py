@@ -1,0 +1,161 @@
+"""``kvhouse serve``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from ipaddress import ip_address
+from typing import Annotated
+
+import typer
+
+from kvhouse.cli import answering, engine_options, options, tier_options
+from kvhouse.cli.output import print_json, warn
+from kvhouse.units import bytes_text, parse_bytes
+
+#: Where API keys are looked for, besides ``--api-key``.
+KEYS_VARIABLE = "KVHOUSE_API_KEY"
+
+#: Seconds for which a Python thread may keep the others waiting. The engine's thread and the
+#: event loop take turns with each token, and the usual 5 ms would be noticed in every one.
+_SWITCH_INTERVAL = 0.0005
+
+
+def serve_command(
+    model: engine_options.RunModel,
+    host: Annotated[
+        str, typer.Option(help="Address to listen at; 0.0.0.0 for all of this machine's.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen at; 0 for any that is free.")
+    ] = 8000,
+    name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="What requests call the model. By default MODEL."),
+    ] = None,
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--api-key",
+            metavar="KEY",
+            help="Who may ask; repeatable. Others on this machine can see options: rather set "
+            f"{KEYS_VARIABLE}, with commas between keys. Keys share no cached prefixes.",
+        ),
+    ] = None,
+    policy: options.Policy = "paged",
+    kv_memory: engine_options.EngineMemory = answering.DEFAULT_KV_MEMORY,
+    dtype: engine_options.Dtype = "float32",
+    kv_format: engine_options.EngineFormat = None,
+    kv_rotation: engine_options.Rotation = None,
+    max_length: options.MaxLength = None,
+    block_size: options.BlockSize = 16,
+    token_budget: options.TokenBudget = 2048,
+    max_running: options.MaxRunning = 256,
+    watermark: options.Watermark = 0.05,
+    prefix_cache: Annotated[
+        bool,
+        typer.Option(
+            "--prefix-cache/--no-prefix-cache",
+            help="Share the blocks of equal prefixes, where policy and model allow it.",
+        ),
+    ] = True,
+    host_memory: tier_options.HostMemory = None,
+    nvme_memory: tier_options.NvmeMemory = None,
+    tier_directory: engine_options.TierDirectory = None,
+    max_prompt: Annotated[
+        int | None,
+        typer.Option(
+            "--max-prompt", metavar="TOKENS", help="Longest prompt. By default --max-length."
+        ),
+    ] = None,
+    max_body: Annotated[
+        str, typer.Option("--max-body", metavar="SIZE", help="Longest body of a request.")
+    ] = "4MiB",
+    max_queue: Annotated[
+        int,
+        typer.Option(
+            "--max-queue", metavar="N", help="Most answers that wait for memory; then status 429."
+        ),
+    ] = 256,
+    request_time: Annotated[
+        str, typer.Option("--request-time", metavar="TIME", help="Longest time for a request.")
+    ] = "10min",
+    grace_time: Annotated[
+        str,
+        typer.Option(
+            "--grace-time",
+            metavar="TIME",
+            help="How long running requests may go on after Ctrl-C or SIGTERM.",
+        ),
+    ] = "30s",
+    as_json: options.AsJson = False,
+) -> None:
+    """Serve a real model on this machine over HTTP, as OpenAI's API.
+
+    Completions, chat, streaming, /metrics, /kv and, in a browser, /ui. Ctrl-C lets requests finish.
+
+    Example: kvhouse serve smollm2 --kv-memory 512MiB
+
+    Example: curl http://127.0.0.1:8000/v1/completions -H 'content-type: application/json'
+    -d '{"model": "smollm2", "prompt": "The capital of France is"}'
+    """
+    answering.require(model)
+
+    from kvhouse import server
+
+    settings = server.ServerSettings(
+        model=name or model,
+        api_keys=_keys(api_key),
+        max_body=parse_bytes(max_body),
+        max_prompt=max_prompt,
+        max_queue=max_queue,
+        request_seconds=options.seconds(request_time) or 0.0,
+        grace_seconds=options.seconds(grace_time) or 0.0,
+    )
+    bound = server.bind(host, port)
+
+    from kvhouse.engine import AsyncEngine, Engine, EngineConfig
+    from kvhouse.replayer.tiering import Tiering
+
+    config = answering.prepare(
+        model,
+        EngineConfig(
+            kv_memory=parse_bytes(kv_memory),
+            kv_format=kv_format or answering.FORMAT_OF.get(dtype, dtype),
+            kv_rotation=kv_rotation,
+            policy=policy,
+            block_size=block_size,
+            max_length=max_length,
+            token_budget=token_budget,
+            max_running=max_running,
+            watermark=watermark,
+            tiering=Tiering(options.size(host_memory), nvme_memory=options.size(nvme_memory)),
+            tier_directory=tier_directory,
+        ),
+        dtype,
+        share=prefix_cache,
+    )
+    server.require_room(model, config, dtype)
+    engine = Engine(answering.load(model, dtype), config)
+    url = server.url_of(bound)
+    if not settings.api_keys and not ip_address(bound.getsockname()[0]).is_loopback:
+        warn(f"anyone who reaches {url} may ask: give keys in {KEYS_VARIABLE}")
+    pool = server.describe(engine)
+
+    def ready() -> None:
+        if as_json:
+            print_json({"url": url, "model": settings.model, "process": os.getpid(), "pool": pool})
+            sys.stdout.flush()
+            return
+        held = bytes_text(pool["bytes"])
+        answering.say(f"kvhouse: {settings.model} at {url}, {held} of KV; Ctrl-C ends")
+
+    sys.setswitchinterval(_SWITCH_INTERVAL)
+    desk = server.Desk(AsyncEngine(engine), settings)
+    server.serve(desk, bound, ready, lambda text: answering.say(f"kvhouse: {text}"))
+
+
+def _keys(given: list[str] | None) -> tuple[str, ...]:
+    """The API keys of the options and of the environment."""
+    named = os.environ.get(KEYS_VARIABLE, "")
+    return (*(given or ()), *(key.strip() for key in named.split(",") if key.strip()))

@@ -1,0 +1,169 @@
+"""``kvhouse verify``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvhouse.cli import answering, engine_options, options
+from kvhouse.cli.output import print_json, require_apart, warn
+from kvhouse.cli.progress import interruptible, progress
+from kvhouse.errors import KvhouseError
+from kvhouse.units import parse_bytes
+
+if TYPE_CHECKING:
+    from kvhouse.calibration.profile import Profile
+    from kvhouse.engine import EngineConfig
+    from kvhouse.engine.load import LoadedModel
+
+#: Seconds that steps are timed where there is no profile.
+_CALIBRATION_SECONDS = 110.0
+#: Memory for keys and values then, as ``kvhouse calibrate`` takes it.
+_CALIBRATION_MEMORY = "2GiB"
+#: The exit code where run and replay differ in what must be equal.
+DIFFERENT = 3
+
+
+def verify_command(
+    model: engine_options.RunModel,
+    trace: Annotated[
+        str,
+        typer.Option(
+            help="The traffic: a file, azure-conv-2023 or mooncake-conv, or generated traffic, as "
+            "for replay. Prompts are random tokens of the trace's lengths."
+        ),
+    ],
+    profile_file: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            metavar="FILE",
+            help="Predict with this profile of `kvhouse calibrate`. By default the one in the "
+            "user's cache, which is made first where there is none.",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Makes the prompts repeatable.")] = 0,
+    policy: options.Policy = "paged",
+    kv_memory: engine_options.EngineMemory = answering.DEFAULT_KV_MEMORY,
+    dtype: engine_options.Dtype = "float32",
+    kv_format: engine_options.EngineFormat = None,
+    limit: options.Limit = None,
+    scale_lengths: options.ScaleLengths = 1.0,
+    scale_rate: options.ScaleRate = 1.0,
+    start: options.Start = 0.0,
+    duration: options.Duration = None,
+    sample: options.Sample = 1.0,
+    sample_seed: options.SampleSeed = 0,
+    cut: options.Cut = None,
+    backlog: options.Backlog = False,
+    max_length: options.MaxLength = None,
+    block_size: options.BlockSize = 16,
+    token_budget: options.TokenBudget = 2048,
+    max_running: options.MaxRunning = 256,
+    watermark: options.Watermark = 0.05,
+    prefix_cache: options.PrefixCache = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Predict a trace, run it for real, and show both side by side with the error of each figure.
+
+    First exactly: replayed with the step times that the run recorded, all else must be equal.
+    Then by the profile alone: throughput, TTFT, TPOT, concurrency and preemptions.
+
+    Exits with 3 where the first of the two finds a difference.
+
+    Example: kvhouse verify smollm2 --trace azure-conv-2023 --limit 8 --scale-lengths 0.1
+    """
+    require_apart({}, (trace, model))
+    answering.require(model)
+
+    from kvhouse.calibration.verify import verify
+    from kvhouse.engine import EngineConfig
+    from kvhouse.engine.traced import scenario_for
+    from kvhouse.replayer import read_trace
+
+    config = answering.prepare(
+        model,
+        EngineConfig(
+            kv_memory=parse_bytes(kv_memory),
+            kv_format=kv_format or answering.FORMAT_OF.get(dtype, dtype),
+            policy=policy,
+            block_size=block_size,
+            max_length=max_length,
+            token_budget=token_budget,
+            max_running=max_running,
+            watermark=watermark,
+            prefix_cache=prefix_cache,
+        ),
+        dtype,
+        share=False,
+    )
+    traffic = read_trace(
+        trace,
+        limit=limit,
+        scale_lengths=scale_lengths,
+        max_length=cut,
+        scale_rate=scale_rate,
+        start=start,
+        duration=duration,
+        sample=sample,
+        seed=sample_seed,
+    )
+    loaded = answering.load(model, dtype)
+    scenario = scenario_for(config, loaded.spec, traffic, as_backlog=backlog, dtype=loaded.dtype)
+    profile = _profile(profile_file, loaded, config, as_json=as_json)
+    times = profile.steps(loaded.spec, scenario.layout)
+    with (
+        interruptible() as stop,
+        progress("run", len(traffic.requests), as_json=as_json) as on_ended,
+    ):
+        found = verify(loaded, scenario, times, seed=seed, on_ended=on_ended, stop=stop)
+    if as_json:
+        print_json({"model": model, "profile": profile.about_dict(), **found.to_dict()})
+    else:
+        from rich.console import Console
+
+        from kvhouse.views.calibration import show_verification
+
+        title = f"{len(traffic.requests):,} requests of {trace}, {model}"
+        show_verification(Console(), title, found, profile)
+    if not found.exactness.exact:
+        raise typer.Exit(DIFFERENT)
+
+
+def _profile(
+    file: str | None, loaded: LoadedModel, config: EngineConfig, *, as_json: bool
+) -> Profile:
+    """The profile that is named, or kept for this machine, or made now and kept."""
+    from kvhouse.calibration.calibrate import elsewhere, keep, kept, kept_at
+    from kvhouse.calibration.profile import read_profile
+    from kvhouse.engine import EngineConfig
+    from kvhouse.layout import KVLayout
+
+    layout = KVLayout.of(loaded.spec, config.kv_format, config.block_size, dtype=loaded.dtype)
+    if file is not None:
+        profile = read_profile(file)
+        profile.refuse_other(loaded.spec, layout, loaded.dtype)
+        reason = elsewhere(profile, loaded.threads)
+        if reason:
+            warn(f"the profile is of {reason}: its times may not be those of this run")
+        return profile
+    found, why = kept(loaded, layout)
+    if found:
+        answering.say(f"kvhouse: by the profile of {found.made}")
+        return found
+    from kvhouse.cli.calibrating import calibrated
+
+    answering.say(f"kvhouse: {why}: calibrating first, for at most two minutes")
+    # The profile is kept for any traffic, so it must not stop at this one's limits.
+    wide = EngineConfig(
+        kv_memory=max(config.kv_memory, parse_bytes(_CALIBRATION_MEMORY)),
+        kv_format=config.kv_format,
+        block_size=config.block_size,
+        max_length=config.max_length,
+    )
+    profile = calibrated(loaded, wide, _CALIBRATION_SECONDS, as_json=as_json)
+    if profile.partial:
+        raise KvhouseError("the calibration was ended early: nothing was verified")
+    keep(profile, kept_at(loaded.spec, layout, loaded.dtype))
+    return profile

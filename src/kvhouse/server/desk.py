@@ -1,0 +1,121 @@
+"""The desk: takes requests into the engine as far as there is room, and keeps count of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kvhouse.engine import AsyncEngine
+from kvhouse.engine.prompt_thread import Prompts
+from kvhouse.server.errors import ApiError
+from kvhouse.server.metrics import Metrics
+from kvhouse.server.settings import MOST_ANSWERS, ServerSettings
+from kvhouse.server.totals import StepTotals
+
+#: The longest time that a refused client is told to wait, in seconds.
+_LONGEST_WAIT = 60
+#: How much of the mean latency's old value stays with each request.
+_MEMORY = 0.9
+
+
+class Desk:
+    """What all requests of one server share.
+
+    Args:
+        engine: The engine, which nobody else may use from then on.
+        settings: Names and limits.
+    """
+
+    def __init__(self, engine: AsyncEngine, settings: ServerSettings) -> None:
+        inner = engine.engine
+        self.engine = engine
+        self.settings = settings
+        self.prompts = Prompts(inner.tokenizer, inner.spec.vocab_size)
+        self.totals = StepTotals(inner)
+        inner.observer = self.totals
+        self.metrics = Metrics(self.totals)
+        self.max_length = inner.scheduler.config.max_length
+        #: Whether the server was told to end, and takes nothing new.
+        self.closing = False
+        self._answers = 0
+        self._latency = 0.0
+
+    @property
+    def waiting(self) -> int:
+        """Answers that were accepted and do not hold memory yet."""
+        return max(0, self._answers - len(self.engine.engine.scheduler.running))
+
+    def require_model(self, name: str) -> None:
+        """Refuse a request for another model.
+
+        Raises:
+            ApiError: 404.
+        """
+        if name != self.settings.model:
+            raise ApiError(
+                404,
+                f"no such model: this server has {self.settings.model}",
+                param="model",
+                code="model_not_found",
+            )
+
+    @contextmanager
+    def admitted(self, answers: int) -> Iterator[None]:
+        """Hold a place for so many answers.
+
+        Raises:
+            ApiError: 503 where the server is about to end, 429 where the queue is full, 400 where
+                no server takes so many.
+        """
+        if self.closing:
+            raise ApiError(503, "the server is about to end", code="shutting_down")
+        if answers > MOST_ANSWERS:
+            raise ApiError(
+                400, f"{answers} answers in one request: ask for at most {MOST_ANSWERS}", param="n"
+            )
+        waiting, most = self.waiting, self.settings.max_queue
+        if waiting and waiting + answers > most:
+            raise ApiError(
+                429,
+                f"{waiting} answers wait already, of at most {most}: try again later",
+                code="queue_full",
+                headers={"retry-after": str(self._wait())},
+            )
+        self._answers += answers
+        try:
+            yield
+        finally:
+            self._answers -= answers
+
+    def require_short(self, prompts: list[list[int]]) -> None:
+        """Refuse prompts that are longer than is allowed.
+
+        Raises:
+            ApiError: 400.
+        """
+        most = self.settings.max_prompt or self.max_length
+        longest = max(map(len, prompts))
+        if longest > most:
+            raise ApiError(
+                400,
+                f"the prompt has {longest:,} tokens, and {most:,} are allowed",
+                code="context_length_exceeded",
+            )
+
+    def took(self, seconds: float) -> None:
+        """Take note of how long a request took."""
+        self.metrics.latency.observe(seconds)
+        self._latency = _MEMORY * self._latency + (1 - _MEMORY) * seconds
+
+    def _wait(self) -> int:
+        """Seconds until the queue will be shorter, estimated from the requests before."""
+        running = len(self.engine.engine.scheduler.running)
+        wait = self._latency * self.waiting / max(1, running)
+        return max(1, min(_LONGEST_WAIT, math.ceil(wait)))
+
+    async def close(self) -> None:
+        """End the engine's thread; whoever still waits is told so."""
+        self.closing = True
+        await self.engine.close()
+        self.prompts.close()
