@@ -65,7 +65,7 @@ class Usage:
         return " · ".join(parts)
 
 
-def require(model: str, max_new_tokens: int) -> None:
+def require(model: str, max_new_tokens: int = 1) -> None:
     """Answer a wrong name or length before torch is imported, which takes longer.
 
     Raises:
