@@ -37,8 +37,8 @@ class KVFormat:
 
 
 # A scale is a bfloat16: the range of float32 in two bytes. A vector of one token and head has its
-# own, so that nothing is calibrated and no value is ever clipped; int4 has one for 32 elements,
-# as llama.cpp's q4_0 (18 bytes for 32).
+# own, so that nothing is calibrated; int4 has one for 32 elements, as llama.cpp's q4_0 (18 bytes
+# for 32).
 FORMATS = {
     "bf16": KVFormat("bf16", "bfloat16", 16),
     "fp16": KVFormat("fp16", "float16", 16),

@@ -186,8 +186,10 @@ def distributions(completion: Completion) -> list[dict[int, float]]:
     return [dict(one.top) for one in completion.logprobs]
 
 
-#: The most by which a log-probability may differ from the one of a request alone.
-TOLERANCES = {"bf16": 0.01, "fp16": 0.002, "fp8": 0.1, "int8": 0.02, "int4": 0.3}
+#: The most by which a log-probability may differ from the one of a request alone. The formats cost
+#: this model more: against fp32, half of the tokens of 30 answers differ by over 0.0019, 0.00024,
+#: 0.027, 0.0063 and 0.094. Schedules made a difference of at most 0.00005, with int4 0.0005.
+TOLERANCES = {"bf16": 3e-4, "fp16": 2e-4, "fp8": 3e-3, "int8": 1e-3, "int4": 1e-2}
 
 
 @pytest.mark.parametrize(

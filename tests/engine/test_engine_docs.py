@@ -42,7 +42,7 @@ def test_the_python_gives_what_it_says():
 
 def test_the_commands_have_the_options_they_show():
     shown = [shlex.split(line) for line in "".join(blocks("engine.md", "bash")).splitlines()]
-    assert {words[1] for words in shown} == {"models", "run", "chat"}
+    assert {words[1] for words in shown} == {"models", "run", "chat", "quality"}
     for name in {words[1] for words in shown}:
         text = subprocess.run(
             [KVHOUSE, name, "--help"], capture_output=True, text=True, check=True

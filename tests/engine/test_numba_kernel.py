@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import re
+import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numba
 import numpy as np
@@ -244,6 +248,26 @@ def assert_same(got, want):
     torch.testing.assert_close(got.float(), want.float(), rtol=0, atol=0, equal_nan=True)
 
 
+@given(
+    seed=st.integers(0, 2**32 - 1), levels=st.sampled_from([2, 5, 40, 10**6]), rotated=st.booleans()
+)
+@settings(max_examples=40, deadline=None)
+def test_writes_int4_as_the_reference_does_where_scales_tie(seed, levels, rotated):
+    """Few different elements: opposite peaks, and scales with equal errors."""
+    shape, rng = (2, 2, 64, 64), np.random.default_rng(seed)
+    pools = [pool(FullAttention(*shape), "int4", 16, 4, rotate=rotated) for _ in range(2)]
+    query, *vectors = inputs(rng, 64, shape)
+    key, value = (
+        (tensor * levels / 4).round() / levels * 10.0 ** torch.linspace(-44, 38, 64)[:, None, None]
+        for tensor in vectors
+    )
+    for kv, kernel in zip(pools, (NumbaKernel, ReferenceKernel), strict=True):
+        kernel(kv).prepare(Requests(kv, 4).step({0: 64})).attend(0, query, key, value, 0.3)
+    for mine, want in zip(*(kv.layers[0].vectors for kv in pools), strict=True):
+        assert torch.equal(mine.data, want.data)
+        assert torch.equal(mine.scales.view(torch.int16), want.scales.view(torch.int16))
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_answers_in_the_dtype_of_the_query(dtype):
     shape, rng = (9, 3, 64, 64), np.random.default_rng(6)
@@ -317,6 +341,50 @@ def test_what_it_cannot_do_is_left_to_the_reference():
     )
     asked = make_kernel(pool(FullAttention(4, 2, 64, 64), "bf16", 16, 2), "reference")
     assert asked.about == "reference, in plain torch: as asked"
+
+
+def test_a_smaller_processor(tmp_path):
+    """AVX2 and no AVX-512, in a process of its own: all that was compiled is for this one."""
+    chosen = "+avx2,+avx,+fma,+f16c,+bmi,+bmi2,+lzcnt,+popcnt,+sse4.2"
+    done = subprocess.run(
+        [sys.executable, "-c", SMALLER, str(Path(__file__).parent)],
+        env=os.environ
+        | {
+            "NUMBA_CPU_NAME": "haswell",
+            "NUMBA_CPU_FEATURES": chosen,
+            "NUMBA_CACHE_DIR": str(tmp_path),
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["4", "right"]
+
+
+#: Prints the rows whose sums fit, then whether int4, of which most is done in registers, is right.
+SMALLER = """
+import sys; sys.path.insert(0, sys.argv[1])
+from test_numba_kernel import *
+print(compiled.most_rows())
+shape, rng = (9, 3, 64, 64), np.random.default_rng(12)
+query, key, value = inputs(rng, 40, shape)
+kv, other = (pool(FullAttention(*shape), "int4", 16, 4) for _ in range(2))
+requests = Requests(kv, 12)
+packed = requests.step({0: 40})
+got = NumbaKernel(kv).prepare(packed).attend(0, query, key, value, 0.3)
+ReferenceKernel(other, "").prepare(packed).attend(0, query, key, value, 0.3)
+assert worst(requests, packed, query, got, 0.3) < 5e-6
+for mine, want in zip(kv.layers[0].vectors, other.layers[0].vectors):
+    assert_same(mine.data, want.data)
+print("right")
+"""
+
+
+def test_a_processor_that_converts_no_float16(monkeypatch):
+    monkeypatch.setattr(numba.config, "CPU_FEATURES", "+avx2,+fma")
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    kernel = make_kernel(pool(FullAttention(4, 2, 64, 64), "bf16", 16, 2))
+    assert kernel.about == "reference, in plain torch: this processor converts no float16"
 
 
 def test_without_torchs_runtime_python_has_threads(monkeypatch):

@@ -26,13 +26,17 @@ print(json.dumps([resident() - before, weights, engine.kv.nbytes]))
 """
 
 RUN = """
-import json, resource, sys
+import gc, json, resource, sys
 from pathlib import Path
 from kvhouse.engine import Engine, EngineConfig, SamplingParams
 
 def resident():
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize()
+
+def objects():
+    gc.collect()
+    return len(gc.get_objects())
 
 import torch
 torch.set_num_threads(1)
@@ -46,9 +50,9 @@ def serve(rounds, first):
         engine.generate(prompts, 60, sampling)
 
 serve(3, 0)
-before = resident()
+before = resident(), objects()
 serve(8, 3)
-print(json.dumps([before, resident()]))
+print(json.dumps([*before, resident(), objects()]))
 """
 
 
@@ -70,7 +74,8 @@ def test_a_loaded_engine_takes_its_weights_its_pool_and_a_constant():
 
 
 def test_a_long_run_does_not_grow(tiny_directory):
-    """7,680 tokens of 128 requests, after as many as fill every cache."""
+    """7,680 tokens of 128 requests, after as many as fill every cache; no object of them stays."""
     for cache in ("plain", "shared"):
-        before, after = ask(RUN, str(tiny_directory("llama-gqa")), cache)
+        before, objects, after, then = ask(RUN, str(tiny_directory("llama-gqa")), cache)
         assert after - before < 4 * 2**20
+        assert then - objects < 100

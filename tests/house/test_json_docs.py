@@ -387,7 +387,7 @@ def _polls() -> list[dict[str, Any]]:
 
 
 def _quality() -> QualityReport:
-    return QualityReport("", "", 1, 2, (Quality(Variant("int8"), 1, *[0.5] * 5),))
+    return QualityReport("", "", 1, 2, (Quality(Variant("int8"), "", 1, *[0.5] * 5),))
 
 
 def _events(setup: Setup) -> dict[str, Any]:

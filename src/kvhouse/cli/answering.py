@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from kvhouse.errors import KvhouseError
 from kvhouse.units import bytes_text
 
 if TYPE_CHECKING:
@@ -64,13 +65,17 @@ class Usage:
         return " · ".join(parts)
 
 
-def require(model: str) -> None:
-    """Answer a wrong name before torch is imported, which takes longer.
+def require(model: str, max_new_tokens: int = 1) -> None:
+    """Answer a wrong name or length before torch is imported, which takes longer.
 
     Raises:
         SpecError: There is no such model on this machine.
+        KvhouseError: The answer may have no token.
     """
     from kvhouse import spec
+
+    if max_new_tokens < 1:
+        raise KvhouseError(f"--max-new-tokens {max_new_tokens}: give at least 1")
 
     if spec.hub_name(model) is None:
         spec.load(model)

@@ -43,7 +43,7 @@ def chat_command(
 
     Example: kvhouse chat smollm2
     """
-    answering.require(model)
+    answering.require(model, max_new_tokens)
 
     from kvhouse.engine import Engine, EngineConfig, SamplingParams
 

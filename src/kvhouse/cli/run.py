@@ -16,10 +16,13 @@ from kvhouse.units import parse_bytes
 if TYPE_CHECKING:
     from kvhouse.engine import Completion, Engine, SamplingParams, Token
 
+#: Tokens of the longest answer when none is given.
+_LONGEST = 256
+
 #: The options that choose from a trace, as they are when none is given.
 _WHOLE_TRACE = (None, 1.0, None, 1.0, 0.0, None, 1.0, 0)
 #: Those that say how to answer a prompt, beside ``--temperature`` and ``--raw``.
-_PLAIN = (0, 1.0, 0.0, 1.0, (), 1, None)
+_PLAIN = (_LONGEST, 0, 1.0, 0.0, 1.0, (), 1, None)
 
 
 def run_command(
@@ -34,7 +37,7 @@ def run_command(
             "traffic, as for replay. Prompts are random tokens of the trace's lengths."
         ),
     ] = None,
-    max_new_tokens: engine_options.MaxNewTokens = 256,
+    max_new_tokens: engine_options.MaxNewTokens = _LONGEST,
     temperature: engine_options.Temperature = 0.0,
     top_k: engine_options.TopK = 0,
     top_p: engine_options.TopP = 1.0,
@@ -98,7 +101,7 @@ def run_command(
             "choose from a trace go with --trace"
         )
     stops = tuple(stop or ())
-    plain = (top_k, top_p, min_p, repetition_penalty, stops, n, logprobs) == _PLAIN
+    plain = (max_new_tokens, top_k, top_p, min_p, repetition_penalty, stops, n, logprobs) == _PLAIN
     if trace is not None and (temperature or raw or not plain):
         raise KvhouseError("--temperature, --raw and all that say how to answer go with a prompt")
     if trace is not None and (kv_rotation is not None or no_kv_cache):
@@ -106,7 +109,7 @@ def run_command(
     if logprobs is not None and not as_json:
         raise KvhouseError("--logprobs goes with --json")
     require_apart({"--plan-log": plan_log_file}, (trace, model))
-    answering.require(model)
+    answering.require(model, max_new_tokens)
 
     from kvhouse.engine import EngineConfig, SamplingParams
     from kvhouse.engine.traced import run_trace, scenario_for

@@ -11,7 +11,7 @@ from kvhouse.core.scheduler import DEFAULT_MAX_RUNNING, SchedulerConfig
 from kvhouse.core.tiers import LoadRule
 from kvhouse.engine.kernels.choose import KernelName
 from kvhouse.engine.kv import KVTensors
-from kvhouse.engine.tiering import NO_TIERS, OpenTiers
+from kvhouse.engine.tiering import NO_TIERS, TiersBelow
 from kvhouse.errors import KvhouseError, UnsupportedModel
 from kvhouse.layout import DEFAULT_BLOCK_SIZE, KVLayout, PoolSize
 from kvhouse.replayer.tiering import Tiering
@@ -89,7 +89,7 @@ class EngineConfig:
         )
 
     def make_memory(
-        self, limits: SchedulerConfig, layout: KVLayout, size: PoolSize, below: OpenTiers
+        self, limits: SchedulerConfig, layout: KVLayout, size: PoolSize, below: TiersBelow
     ) -> KVMemory:
         """The empty pool, with tiers below it.
 

@@ -24,7 +24,7 @@ from kvhouse.engine.prompt import (
     refuse_texts_without_tokenizer,
 )
 from kvhouse.engine.sampling_params import SamplingParams
-from kvhouse.engine.tiering import open_tiers
+from kvhouse.engine.tiering import make_stores, tiers_below
 from kvhouse.layout import KVLayout, PoolSize
 
 Prompt = str | Sequence[int]
@@ -49,15 +49,16 @@ class Engine:
         limits = config.limits(spec)
         layout = KVLayout.of(spec, config.kv_format, config.block_size, dtype=loaded.dtype)
         size = layout.pool_in(config.kv_memory, limits.max_length, limits.token_budget)
-        below = open_tiers(config.tiering, spec, layout, config.tier_directory, config.load_rule)
+        below = tiers_below(config.tiering, spec, layout, config.tier_directory, config.load_rule)
         memory = config.make_memory(limits, layout, size, below)
         self.spec = spec
         self.config = config
         self.tokenizer = loaded.tokenizer
         self.scheduler = Scheduler(memory, limits)
         self.kv = KVTensors(spec, layout, size, rotate=config.kv_rotation)
+        stores = make_stores(below.tiers, layout, config.tier_directory)
         self.executor = TorchExecutor.on(
-            self.kv, loaded, below.stores, config.kernel, cached=config.kv_cache
+            self.kv, loaded, stores, config.kernel, cached=config.kv_cache
         )
         #: Bytes of the pool that requests held in the step before.
         self.held_bytes = 0

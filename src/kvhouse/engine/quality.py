@@ -11,7 +11,7 @@ import torch
 
 from kvhouse.core.step import Row, StepPlan
 from kvhouse.engine.adapter import ModelAdapter
-from kvhouse.engine.kernels.reference import ReferenceKernel
+from kvhouse.engine.kernels.choose import make_kernel
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.load import LoadedModel
 from kvhouse.engine.packed import pack
@@ -57,6 +57,7 @@ class Quality:
 
     Attributes:
         variant: How keys and values were stored.
+        kernel: What computed attention, for people; the same that serves a pool of this format.
         bytes_per_token: Bytes that a token takes in all layers, scales included.
         perplexity: The exponential of the mean negative log likelihood of the text's tokens.
         perplexity_change: That over the perplexity with float32, less 1.
@@ -66,6 +67,7 @@ class Quality:
     """
 
     variant: Variant
+    kernel: str
     bytes_per_token: int
     perplexity: float
     perplexity_change: float
@@ -206,7 +208,8 @@ class _Pool:
             first += count
         self._tables = tuple(tables)
         kv = KVTensors(loaded.spec, self.layout, PoolSize(first, 1), rotate=variant.rotated)
-        self._adapter = ModelAdapter(loaded.model, ReferenceKernel(kv), loaded.spec)
+        self.kernel = make_kernel(kv)
+        self._adapter = ModelAdapter(loaded.model, self.kernel, loaded.spec)
 
     def predict(self, ids: list[int]) -> torch.Tensor:
         """Log probabilities of what follows each token but the last: ``[window - 1, vocab]``."""
@@ -246,6 +249,7 @@ class _Scores:
         divergences = torch.cat(self._divergences)
         return Quality(
             pool.variant,
+            pool.kernel.about,
             pool.layout.bytes_per_token,
             self.perplexity,
             self.perplexity / base - 1,

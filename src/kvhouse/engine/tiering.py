@@ -1,4 +1,4 @@
-"""The engine's tiers: their stores, their links as measured, and when loading pays."""
+"""The engine's tiers: their links as measured, when loading pays, and their stores."""
 
 from __future__ import annotations
 
@@ -25,25 +25,24 @@ _REPEATS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class OpenTiers:
-    """Tiers at work: what they are, where their blocks lie, and when loading from them pays."""
+class TiersBelow:
+    """What tiers there are below the pool, and when loading from them pays."""
 
     tiers: tuple[LinkedTier, ...] = ()
-    stores: tuple[TierStore, ...] = ()
     pays: LoadRule = always
 
 
-NO_TIERS = OpenTiers()
+NO_TIERS = TiersBelow()
 
 
-def open_tiers(
+def tiers_below(
     tiering: Tiering,
     spec: ModelSpec,
     layout: KVLayout,
     directory: Path | None = None,
     rule: LoadRule | None = None,
-) -> OpenTiers:
-    """Build the stores of tiers, and measure each link whose rate is not given.
+) -> TiersBelow:
+    """The tiers that are asked for; each link whose rate is not given is measured.
 
     Args:
         tiering: What was asked for.
@@ -67,15 +66,13 @@ def open_tiers(
         nvme_link=tiering.nvme_link or (tiering.nvme_memory and 1.0),
     ).on(device)
     given = {"host": tiering.host_link, "nvme": tiering.nvme_link}
-    stores = make_stores(tiers, layout, directory)
     linked = tuple(
-        tier if given[tier.config.name] else _measured(tier, store, layout)
-        for tier, store in zip(tiers, stores, strict=True)
+        tier if given[tier.config.name] else _measured(tier, layout, directory) for tier in tiers
     )
     if rule is None:
         roofline = Roofline(spec, layout, device, "float32")
         rule = load_rule(roofline, [tier.link for tier in linked])
-    return OpenTiers(linked, stores, rule)
+    return TiersBelow(linked, rule)
 
 
 def make_stores(
@@ -86,19 +83,21 @@ def make_stores(
     Raises:
         KvhouseError: The memory or the directory is not there.
     """
-    stores: list[TierStore] = []
-    for tier in tiers:
-        if tier.config.name == "host":
-            slots = layout.blocks_in(tier.config.bytes)
-            stores.append(HostStore(slots, layout.block_bytes))
-        else:
-            stores.append(FileStore(directory, layout.block_bytes))
-    return tuple(stores)
+    return tuple(
+        _store(tier, layout.blocks_in(tier.config.bytes), layout, directory) for tier in tiers
+    )
 
 
-def _measured(tier: LinkedTier, store: TierStore, layout: KVLayout) -> LinkedTier:
-    """The tier with the rate at which blocks come out of its store."""
+def _store(tier: LinkedTier, slots: int, layout: KVLayout, directory: Path | None) -> TierStore:
+    if tier.config.name == "host":
+        return HostStore(slots, layout.block_bytes)
+    return FileStore(directory, layout.block_bytes)
+
+
+def _measured(tier: LinkedTier, layout: KVLayout, directory: Path | None) -> LinkedTier:
+    """The tier with the rate at which blocks come out of a small store like its own."""
     blocks = min(_PROBED, layout.blocks_in(tier.config.bytes))
+    store = _store(tier, blocks, layout, directory)
     content = torch.zeros(layout.block_bytes, dtype=torch.uint8)
     for slot in range(blocks):
         store.write(slot, content)

@@ -14,7 +14,7 @@ from kvhouse.engine.executor import TorchExecutor
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.load import LoadedModel
 from kvhouse.engine.sampling_params import SamplingParams
-from kvhouse.engine.tiering import make_stores, open_tiers
+from kvhouse.engine.tiering import make_stores, tiers_below
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
 from kvhouse.replayer.arrivals import TimedArrivals, backlog
@@ -70,7 +70,7 @@ def scenario_for(
     """
     layout = KVLayout.of(spec, config.kv_format, config.block_size, dtype=dtype)
     arrivals = backlog if as_backlog else TimedArrivals
-    below = open_tiers(config.tiering, spec, layout, config.tier_directory, config.load_rule)
+    below = tiers_below(config.tiering, spec, layout, config.tier_directory, config.load_rule)
     return Scenario(
         trace,
         layout,

@@ -18,10 +18,11 @@ def show_quality(console: Console, report: QualityReport) -> None:
     """Print a row for each variant, float32 first."""
     title = f"{report.model}: {report.tokens:,} tokens of {report.text}, measured"
     console.print(table(title, _COLUMNS, (_row(each) for each in report.results), names=1))
+    kernels = dict.fromkeys(each.kernel for each in report.results)
     console.print(
         f"Against keys and values in float32, in windows of {report.window:,} tokens. KL "
-        "divergence of the predictions in nats. It holds for this model and this text; others can "
-        "lose more.",
+        f"divergence of the predictions in nats. Attention: {'; '.join(kernels)}. It holds for "
+        "this model and this text; others can lose more.",
         soft_wrap=True,
     )
 

@@ -11,11 +11,12 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-import llvmlite.binding
 import numpy as np
-from numba import carray, cfunc, from_dtype, types
+from numba import carray, cfunc, config, from_dtype, types
 from numba.core.caching import FunctionCache
+from numba.core.codegen import get_host_cpu_features
 
+from kvhouse.engine import encoding
 from kvhouse.engine.kernels.cpu.attend import attend_latent_units, attend_units
 from kvhouse.engine.kernels.cpu.fields import CALL
 from kvhouse.engine.kernels.cpu.linear_ir import FLOATS, PAIRS, SPLIT_PAIRS
@@ -65,7 +66,16 @@ def latent_attender(kv_format: str, lanes: int, width: int) -> int:
 @cache
 def most_rows() -> int:
     """Rows whose sums the machine's vector registers hold at once."""
-    return 8 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 4
+    return 8 if has_feature("avx512f") else 4
+
+
+def has_feature(name: str) -> bool:
+    """Whether code is compiled for a feature of the processor.
+
+    It is for this one's, unless Numba is told otherwise by ``NUMBA_CPU_FEATURES``.
+    """
+    chosen = config.CPU_FEATURES
+    return f"+{name}" in (get_host_cpu_features() if chosen is None else chosen).split(",")
 
 
 @cache
@@ -112,7 +122,7 @@ _KEPT: list[Any] = []
 
 
 def _stamped(record: Any) -> types.Type:  # noqa: ANN401 - a dtype
-    """A record with the kernels' sources in the name of one more field.
+    """A record with the sources of what is compiled in the name of one more field.
 
     The cache looks at the file of the function itself only; but the types of its arguments are
     part of its key, so that a change to any of these files is noticed.
@@ -125,6 +135,6 @@ def _stamped(record: Any) -> types.Type:  # noqa: ANN401 - a dtype
 @cache
 def _sources() -> str:
     sources = blake2b(digest_size=8)
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in [*sorted(Path(__file__).parent.glob("*.py")), Path(encoding.__file__)]:
         sources.update(path.read_bytes())
     return sources.hexdigest()

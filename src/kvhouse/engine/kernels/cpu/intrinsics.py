@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from kvhouse.engine.kernels.cpu import products_ir, rows_ir
+from kvhouse.engine.kernels.cpu import groups_ir, products_ir, rows_ir
 from kvhouse.engine.kernels.cpu.vectors_ir import (
     BYTES,
     F32,
@@ -171,6 +171,12 @@ def narrow_row(
     return _intrinsic(
         types.void, "ppnf", lambda b, *values: rows_ir.narrow_row(b, number, *values), fmt
     )
+
+
+@intrinsic
+def round_group(context: Any, row: Any, codes: Any) -> Intrinsic:
+    """See ``groups_ir.round_group``."""
+    return _intrinsic(types.int64, "pp", groups_ir.round_group)
 
 
 @intrinsic(prefer_literal=True)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
-import llvmlite.binding
 import torch
 
 from kvhouse.engine.kernels.cpu import compiled
@@ -61,8 +60,7 @@ class CompiledLayer:
 
 def cannot(layers: Iterable[LayerKV]) -> str | None:
     """Why these layers need the reference kernel; None where they do not."""
-    features = llvmlite.binding.get_host_cpu_features()
-    if platform.machine().lower() in ("x86_64", "amd64") and not features.get("f16c"):
+    if platform.machine().lower() in ("x86_64", "amd64") and not compiled.has_feature("f16c"):
         return "this processor converts no float16"
     for layer in layers:
         for vectors in layer.vectors:

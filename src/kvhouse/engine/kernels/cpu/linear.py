@@ -26,7 +26,6 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, Literal
 
-import llvmlite.binding
 import numpy as np
 import torch
 
@@ -190,8 +189,8 @@ def _kind(dtype: torch.dtype) -> int:
 
 @cache
 def _has(feature: str) -> bool:
-    """Whether the processor has a feature, by LLVM's name for it."""
-    return bool(llvmlite.binding.get_host_cpu_features().get(feature))
+    """Whether code is compiled for a feature, by LLVM's name for it."""
+    return compiled.has_feature(feature)
 
 
 def _blocks(weights: Sequence[torch.Tensor], *, gated: bool) -> Any:  # noqa: ANN401 - an array

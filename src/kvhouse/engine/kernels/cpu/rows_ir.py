@@ -59,7 +59,7 @@ def narrow_row(
     count: ir.Value,
     divisor: ir.Value,
 ) -> None:
-    """Floats over a divisor as elements of a format; int4's codes one to a byte."""
+    """Floats over a divisor as elements of a format, not int4."""
     with sixteens(b, count) as pointer:
         value = load(b, pointer(source, 4), vector(F32, LANES), 4)
         steps = b.fdiv(value, splat(b, divisor, LANES))
@@ -113,7 +113,7 @@ def fold(
     value: ir.Value,
     join: Callable[[ir.IRBuilder, ir.Value, ir.Value], ir.Value],
 ) -> ir.Value:
-    """Join all lanes into one, halves by halves."""
+    """Join all lanes into one: the last half to the first, and so on."""
     lanes: int = value.type.count
     nothing = ir.Constant(value.type, ir.Undefined)
     while lanes > 1:

@@ -12,6 +12,8 @@ from math import factorial, log
 from llvmlite import ir
 from numba.core import cgutils
 
+from kvhouse.engine.encoding import ZERO_CODE
+
 F32, F16 = ir.FloatType(), ir.HalfType()
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 BYTES = ir.PointerType(I8)
@@ -90,13 +92,19 @@ def multiply_add(b: ir.IRBuilder, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.V
     return call(b, "llvm.fmuladd", x, y, z)
 
 
+def float_of_bf16(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """The floats whose upper halves these int16 are."""
+    lanes = value.type.count
+    bits = b.shl(b.zext(value, vector(I32, lanes)), same(I32, 16, lanes))
+    return b.bitcast(bits, vector(F32, lanes))
+
+
 def widen(b: ir.IRBuilder, fmt: int, pointer: ir.Value, lanes: int) -> ir.Value:
     """Elements of a format, not int4, as floats; of one with scales, before its scale."""
     if fmt == FP32:
         return load(b, pointer, vector(F32, lanes), 4)
     if fmt == BF16:
-        bits = b.zext(load(b, pointer, vector(I16, lanes), 2), vector(I32, lanes))
-        return b.bitcast(b.shl(bits, same(I32, 16, lanes)), vector(F32, lanes))
+        return float_of_bf16(b, load(b, pointer, vector(I16, lanes), 2))
     if fmt == FP16:
         return b.fpext(load(b, pointer, vector(F16, lanes), 2), vector(F32, lanes))
     if fmt == FP8:
@@ -117,7 +125,7 @@ def widen_pairs(b: ir.IRBuilder, pointer: ir.Value, lanes: int) -> tuple[ir.Valu
     for code in (b.shl(bits, same(I32, 4, lanes)), bits):
         mantissa = b.and_(code, same(I32, 0xF0, lanes))
         value = b.bitcast(b.or_(mantissa, same(I32, 0x4B000000, lanes)), vector(F32, lanes))
-        halves.append(b.fsub(value, same(F32, 2**23 + 16 * 7.5, lanes)))
+        halves.append(b.fsub(value, same(F32, 2**23 + 16 * ZERO_CODE, lanes)))
     return halves[0], halves[1]
 
 
@@ -129,9 +137,9 @@ def widen_scales(b: ir.IRBuilder, fmt: int, pointer: ir.Value, lanes: int) -> ir
 
 
 def narrow(b: ir.IRBuilder, fmt: int, value: ir.Value) -> ir.Value:
-    """Floats as elements of fp32, bf16 or fp16, rounded to even; of others, steps as codes.
+    """Floats as elements of fp32, bf16 or fp16, rounded to even; of fp8 and int8, steps as codes.
 
-    Steps are values over their scale, and not NaN. int4's codes come one to a byte.
+    Steps are values over their scale, and not NaN.
     """
     lanes = value.type.count
     if fmt == FP32:
@@ -141,10 +149,7 @@ def narrow(b: ir.IRBuilder, fmt: int, value: ir.Value) -> ir.Value:
     if fmt == FP8:
         return _narrow_fp8(b, value)
     if fmt == INT8:
-        return b.trunc(_whole(b, value, -127, 127), vector(I8, lanes))
-    if fmt == INT4:
-        middle = b.fadd(value, same(F32, 7.5, lanes))
-        return b.trunc(_whole(b, middle, 0, 15), vector(I8, lanes))
+        return integers(b, nearest(b, value, -127, 127), I8)
     bits = b.bitcast(value, vector(I32, lanes))
     odd = b.and_(b.lshr(bits, same(I32, 16, lanes)), same(I32, 1, lanes))
     rounded = b.add(bits, b.add(odd, same(I32, 0x7FFF, lanes)))
@@ -153,14 +158,21 @@ def narrow(b: ir.IRBuilder, fmt: int, value: ir.Value) -> ir.Value:
     return b.trunc(b.lshr(kept, same(I32, 16, lanes)), vector(I16, lanes))
 
 
-def _whole(b: ir.IRBuilder, value: ir.Value, least: int, most: int) -> ir.Value:
-    """The nearest integers, int32, kept within bounds."""
+def nearest(b: ir.IRBuilder, value: ir.Value, least: int, most: int) -> ir.Value:
+    """The nearest integers, kept within bounds; still floats."""
     lanes = value.type.count
     whole = call(b, "llvm.rint", value)
     for bound, order in ((least, "<"), (most, ">")):
         limit = same(F32, float(bound), lanes)
         whole = b.select(b.fcmp_ordered(order, whole, limit), limit, whole)
-    return b.fptosi(whole, vector(I32, lanes))
+    return whole
+
+
+def integers(b: ir.IRBuilder, value: ir.Value, kind: ir.Type) -> ir.Value:
+    """Floats that are integers as such, of at most 32 bits."""
+    lanes = value.type.count
+    wide = b.fptosi(value, vector(I32, lanes))
+    return wide if kind == I32 else b.trunc(wide, vector(kind, lanes))
 
 
 def _narrow_fp8(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
@@ -178,7 +190,7 @@ def _narrow_fp8(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
     normal = b.sub(rounded, same(I32, (127 - 7) << 3, lanes))
     small = b.icmp_unsigned("<", size, same(I32, (127 - 6) << 23, lanes))
     tiny = b.select(small, b.bitcast(size, vector(F32, lanes)), same(F32, 0.0, lanes))
-    counted = _whole(b, b.fmul(tiny, same(F32, 512.0, lanes)), 0, 8)
+    counted = integers(b, nearest(b, b.fmul(tiny, same(F32, 512.0, lanes)), 0, 8), I32)
     return b.trunc(b.or_(b.select(small, counted, normal), sign), vector(I8, lanes))
 
 

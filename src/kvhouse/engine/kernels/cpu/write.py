@@ -19,15 +19,14 @@ from kvhouse.engine.kernels.cpu.intrinsics import (
     float_of,
     memory,
     narrow_row,
+    round_group,
     whole_at,
 )
+from kvhouse.engine.kernels.cpu.products_ir import GROUP, GROUP_BYTES
 from kvhouse.engine.kernels.cpu.vectors_ir import FORMAT_NUMBERS, FP16, INT4
 
 #: Tokens of a unit.
 WRITE_TOKENS = 16
-
-#: Elements that share a scale of int4.
-_GROUP = 32
 
 #: What the largest element is divided by, by the number of the format.
 _PEAKS = tuple(np.float32(PEAKS.get(name, 1.0)) for name in FORMAT_NUMBERS)
@@ -110,23 +109,21 @@ def _put(
     codes = row + 4 * size
     if fmt <= FP16:
         narrow_row(fmt, row, codes, size, _ONE)
+    elif fmt == INT4:
+        for group in range(size // GROUP):
+            scale = round_group(row + 4 * GROUP * group, codes + GROUP_BYTES * group)
+            _put_scale(scales + 2 * group * call.block_size, scale)
     else:
-        group = _GROUP if fmt == INT4 else size
-        for number in range(size // group):
-            part = row + 4 * number * group
-            scale = _scale(fmt, part, group)
-            carray(memory(scales + 2 * number * call.block_size), (1,), np.uint16)[0] = scale
-            narrow_row(
-                fmt,
-                part,
-                codes + number * group,
-                group,
-                _divisor(scale),
-            )
-        if fmt == INT4:
-            _pair(codes, size)
+        scale = _scale(fmt, row, size)
+        _put_scale(scales, scale)
+        narrow_row(fmt, row, codes, size, _divisor(scale))
     for element in range(vector_bytes(fmt, size) // item):
         copy_item(item, codes + element * item, target + element * item * apart)
+
+
+@njit(error_model="numpy")
+def _put_scale(address: int, bits: int) -> None:
+    carray(memory(address), (1,), np.uint16)[0] = bits
 
 
 @njit(error_model="numpy")
@@ -152,13 +149,3 @@ def _scale(fmt: int, row: int, size: int) -> int:
 def _divisor(scale: int) -> float:
     """What to divide by: the scale, or where all elements are 0 any number."""
     return float_of(_ONE_BITS if scale in (0, _NAN_SCALE) else scale << 16)
-
-
-@njit(error_model="numpy")
-def _pair(codes: int, size: int) -> None:
-    """Put two codes of 4 bits into each byte, group by group."""
-    row = carray(memory(codes), (size,), np.uint8)
-    half = _GROUP // 2
-    for byte in range(size // 2):
-        first = byte // half * _GROUP + byte % half
-        row[byte] = row[first] | (row[first + half] << 4)
