@@ -46,6 +46,7 @@ def modules_after(body: str) -> set[str]:
         ["run", "--help"],
         ["sweep", "--help"],
         ["chat", "--help"],
+        ["bench", "--help"],
         ["serve", "--help"],
         ["top", "--help"],
         ["demo"],

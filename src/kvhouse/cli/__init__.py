@@ -12,6 +12,7 @@ from typing import Annotated, NoReturn
 import click
 import typer
 
+from kvhouse.cli.bench import bench_command
 from kvhouse.cli.calibrate import calibrate_command
 from kvhouse.cli.chat import chat_command
 from kvhouse.cli.demo import demo_app
@@ -72,6 +73,7 @@ app.command("run")(run_command)
 app.command("serve")(serve_command)
 app.command("top")(top_command)
 app.command("chat")(chat_command)
+app.command("bench")(bench_command)
 app.command("models")(models_command)
 app.command("quality")(quality_command)
 app.command("calibrate")(calibrate_command)
