@@ -65,6 +65,7 @@ class TorchExecutor:
         kernel: KernelName = "auto",
         *,
         cached: bool = True,
+        fast_path: bool = True,
     ) -> TorchExecutor:
         """The executor of a loaded model on a pool, and on tiers below it.
 
@@ -74,6 +75,7 @@ class TorchExecutor:
             tiers: What lies below the pool.
             kernel: What computes attention.
             cached: Whether the pool is used; otherwise each token computes all before it again.
+            fast_path: Whether our own forward pass is taken where the model is understood.
 
         Raises:
             UnsupportedModel: The engine would not compute this model exactly.
@@ -83,7 +85,12 @@ class TorchExecutor:
         if cached:
             made = make_kernel(kv, kernel)
             adapter = make_adapter(
-                loaded.model, made, loaded.spec, loaded.kind, loaded.continuation
+                loaded.model,
+                made,
+                loaded.spec,
+                loaded.kind,
+                loaded.continuation,
+                fast=fast_path and loaded.fast,
             )
         return cls(adapter, loaded.eos_token_ids, Transfers(kv, tiers))
 

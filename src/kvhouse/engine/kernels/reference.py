@@ -72,7 +72,7 @@ class ReferenceStep:
             read = _places(kept, row, seen)
             k = keys.read(read.blocks, read.offsets)
             v = values.read(read.blocks, read.offsets)
-            out[span] = _attend(query[span], k, v, row, seen, kept.reach, scale, softcap, sinks)
+            out[span] = attend_row(query[span], k, v, row, seen, kept.reach, scale, softcap, sinks)
         return out
 
     def attend_latent(
@@ -96,7 +96,7 @@ class ReferenceStep:
             read = _places(kept, row, seen)
             v = latents.read(read.blocks, read.offsets)
             k = torch.cat((v, rotaries.read(read.blocks, read.offsets)), dim=-1)
-            out[span] = _attend(query[span], k, v, row, seen, kept.reach, scale)
+            out[span] = attend_row(query[span], k, v, row, seen, kept.reach, scale)
         return out
 
 
@@ -108,7 +108,7 @@ def _places(kept: LayerKV, row: PackedRow, first: int) -> _Places:
     return _Places(table[entries], positions % kept.block_size)
 
 
-def _attend(
+def attend_row(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,

@@ -1,0 +1,135 @@
+"""A decoder block on packed tokens: attention over pages, then an MLP, around one stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn.functional import linear
+
+from kvhouse.engine.fast.norms import Function
+from kvhouse.engine.kernels import AttentionStep
+
+#: Cosines and sines of a step's positions, ``[T, 1, size]`` each.
+Turn = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Attention of one layer.
+
+    Attributes:
+        layer: Number of the layer.
+        qkv: Joined projections, ``[(heads + 2 * kv_heads) * size, hidden]``, and their bias.
+        out: Output projection, and its bias.
+        heads: Query heads.
+        kv_heads: Heads of keys and of values.
+        size: Elements of a head.
+        scale: Factor on q·k.
+        softcap: Where the scores pass through ``c * tanh(score / c)``.
+        norms: What queries and keys pass through before they are turned, if anything.
+        whole_norms: Whether these take all heads of a token together.
+        turned: Whether queries and keys are turned by their positions.
+    """
+
+    layer: int
+    qkv: tuple[torch.Tensor, torch.Tensor | None]
+    out: tuple[torch.Tensor, torch.Tensor | None]
+    heads: int
+    kv_heads: int
+    size: int
+    scale: float
+    softcap: float | None = None
+    norms: tuple[Function, Function] | None = None
+    whole_norms: bool = False
+    turned: bool = True
+
+    def __call__(self, x: torch.Tensor, step: AttentionStep, turn: Turn) -> torch.Tensor:
+        """Attend from ``[T, hidden]`` to the pages, this step's keys and values among them."""
+        joined = linear(x, *self.qkv)
+        both = self.heads + self.kv_heads
+        if self.norms is None:
+            turned = joined[:, : both * self.size].unflatten(-1, (both, self.size))
+        else:
+            turned = self._normed(joined)
+        if self.turned:
+            turned = rotate(turned, turn)
+        value = joined[:, both * self.size :].unflatten(-1, (self.kv_heads, self.size))
+        query, key = turned[:, : self.heads], turned[:, self.heads :]
+        out = step.attend(self.layer, query, key, value, self.scale, softcap=self.softcap)
+        return linear(out.flatten(1), *self.out)
+
+    def _normed(self, joined: torch.Tensor) -> torch.Tensor:
+        assert self.norms is not None
+        parts = joined.split([self.heads * self.size, *[self.kv_heads * self.size] * 2], -1)[:2]
+        if not self.whole_norms:
+            parts = tuple(part.unflatten(-1, (-1, self.size)) for part in parts)
+        normed = [norm(part) for norm, part in zip(self.norms, parts, strict=True)]
+        if self.whole_norms:
+            normed = [part.unflatten(-1, (-1, self.size)) for part in normed]
+        return torch.cat(normed, dim=1)
+
+
+def rotate(heads: torch.Tensor, turn: Turn) -> torch.Tensor:
+    """Turn pairs of elements half a vector apart (rotary embedding, Su et al. 2021).
+
+    Args:
+        heads: ``[T, heads, size]``.
+        turn: Of the first elements of each head, an even number; the rest stay as they are.
+    """
+    cos, sin = turn
+    size = cos.shape[-1]
+    turned = heads[..., :size]
+    low, high = turned.chunk(2, dim=-1)
+    turned = turned * cos + torch.cat((-high, low), dim=-1) * sin
+    if size < heads.shape[-1]:
+        turned = torch.cat((turned, heads[..., size:]), dim=-1)
+    return turned.to(heads.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class GatedMLP:
+    """``down(act(gate(x)) * up(x))``.
+
+    Attributes:
+        gate_up: Joined projections, ``[2 * inner, hidden]``, and their bias.
+        down: ``[hidden, inner]``, and its bias.
+        act: The activation.
+    """
+
+    gate_up: tuple[torch.Tensor, torch.Tensor | None]
+    down: tuple[torch.Tensor, torch.Tensor | None]
+    act: Function
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """``[T, hidden]`` of the same."""
+        gate, up = linear(x, *self.gate_up).chunk(2, dim=-1)
+        return linear(self.act(gate) * up, *self.down)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A decoder block.
+
+    Attributes:
+        attention: Its attention.
+        mlp: Its MLP, or the model's own.
+        norms: Before attention, after it, before the MLP and after it; None where there is none.
+        residual: Factor on what attention and MLP add to the stream.
+    """
+
+    attention: Attention
+    mlp: Function
+    norms: tuple[Function | None, Function | None, Function | None, Function | None]
+    residual: float = 1.0
+
+    def __call__(self, x: torch.Tensor, step: AttentionStep, turn: Turn) -> torch.Tensor:
+        """The stream ``[T, hidden]`` after this block."""
+        before, after, before_mlp, after_mlp = self.norms
+        branch = self.attention(before(x) if before else x, step, turn)
+        x = self._add(x, after(branch) if after else branch)
+        branch = self.mlp(before_mlp(x) if before_mlp else x)
+        return self._add(x, after_mlp(branch) if after_mlp else branch)
+
+    def _add(self, x: torch.Tensor, branch: torch.Tensor) -> torch.Tensor:
+        return x + branch if self.residual == 1 else x + branch * self.residual

@@ -1,0 +1,99 @@
+"""A block of ours against the original's output, on what the original was given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from kvhouse.core.step import Row
+from kvhouse.engine.fast.block import Block, Turn
+from kvhouse.engine.fast.ends import Ends
+from kvhouse.engine.fast.vocabulary import NotUnderstood
+from kvhouse.engine.fast.watch import Seen
+from kvhouse.engine.kernels.reference import attend_row
+from kvhouse.engine.kv import LayerKV
+from kvhouse.engine.packed import PackedRow
+
+#: How far a block may be off: the root mean square of the errors of what it adds to the stream,
+#: over that of what it adds. What the stream's own dtype rounds off is not counted.
+TOLERANCES = {torch.float32: 2e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}
+
+
+@dataclass(frozen=True, slots=True)
+class OneRow:
+    """Attention of one layer over the keys of a single row, which no pool keeps."""
+
+    kept: LayerKV
+
+    def attend(
+        self,
+        layer: int,  # noqa: ARG002 - the interface
+        query: torch.Tensor,
+        key: torch.Tensor | None,
+        value: torch.Tensor | None,
+        scale: float,
+        *,
+        softcap: float | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """See ``AttentionStep.attend``."""
+        assert key is not None, "each layer brings keys"
+        assert value is not None, "and values"
+        row = PackedRow(Row(0, 0, len(query), True, ()), 0)
+        k, v = key.float(), value.float()
+        return attend_row(query, k, v, row, 0, self.kept.reach, scale, softcap, sinks)
+
+    def attend_latent(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        latent: torch.Tensor,
+        rotary: torch.Tensor,
+        scale: float,
+    ) -> torch.Tensor:
+        """No block of ours keeps latents."""
+        raise NotUnderstood(f"layer {layer} keeps latents")
+
+
+def compare(
+    block: Block, turn: Turn, kept: LayerKV, given: torch.Tensor, wanted: torch.Tensor
+) -> None:
+    """Compare what a block makes of the stream with what the original made of it.
+
+    Args:
+        block: The block.
+        turn: Cosines and sines.
+        kept: What its layer keeps.
+        given: The stream before it, ``[T, hidden]``.
+        wanted: The stream after the original.
+
+    Raises:
+        NotUnderstood: They differ by more than rounding.
+    """
+    _compare(block(given, OneRow(kept), turn), wanted, given)
+
+
+def compare_logits(ends: Ends, seen: Seen) -> None:
+    """Compare embedding, norm and head with the original's.
+
+    Raises:
+        NotUnderstood: They differ by more than rounding.
+    """
+    stream = ends.stream(seen.input_ids)
+    if not torch.equal(stream, seen.inputs[0]):
+        raise NotUnderstood("its embedding is not what its first block is given")
+    for before, after in zip(seen.outputs, seen.inputs[1:], strict=False):
+        if not torch.equal(before, after):
+            raise NotUnderstood("something happens between its blocks")
+    _compare(ends.logits(seen.outputs[-1]), seen.logits, torch.zeros(()))
+
+
+def _compare(got: torch.Tensor, wanted: torch.Tensor, base: torch.Tensor) -> None:
+    dtype = wanted.dtype
+    rounding = 2 * torch.finfo(dtype).eps * wanted.abs().float()
+    error = ((got.float() - wanted.float()).abs() - rounding).clamp_min(0)
+    added = wanted.float() - base.float()
+    share = float(error.square().mean().sqrt() / added.square().mean().sqrt())
+    if not share <= TOLERANCES.get(dtype, 0.0):
+        raise NotUnderstood(f"it computes something else than the original, off by {share:.1e}")
