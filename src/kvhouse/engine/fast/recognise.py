@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -71,6 +72,8 @@ def _attention(module: Any, layer: int, kept: LayerKV) -> Attention:  # noqa: AN
     keys, values = kept.vectors
     if keys.size != values.size or keys.heads != values.heads:
         raise NotUnderstood("its keys and its values have different shapes")
+    if getattr(module.config, "clip_qkv", None) is not None:
+        raise NotUnderstood("it clips queries, keys and values")
     joined = ("qkv_proj",) if hasattr(module, "qkv_proj") else ("q_proj", "k_proj", "v_proj")
     norms = ("q_norm", "k_norm") if hasattr(module, "q_norm") else ()
     _refuse_other_weights(module, (*joined, "o_proj", *norms), "attention")
@@ -89,8 +92,16 @@ def _attention(module: Any, layer: int, kept: LayerKV) -> Attention:  # noqa: AN
         getattr(module, "attn_logit_softcapping", None),
         (found[0], found[1]) if found else None,
         bool(found) and len(module.q_norm.weight) == heads * keys.size != keys.size,
-        bool(getattr(module, "use_rope", True)),
+        _is_turned(module),
     )
+
+
+def _is_turned(module: Any) -> bool:  # noqa: ANN401
+    """Some models turn only some layers; of others only those with a window."""
+    by_window = "is_sliding" in inspect.unwrap(type(module).forward).__code__.co_names
+    if by_window and module.sliding_window is not None:
+        return bool(module.is_sliding)
+    return bool(getattr(module, "use_rope", True))
 
 
 def _mlp(module: Any) -> Function:  # noqa: ANN401

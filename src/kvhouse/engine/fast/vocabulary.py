@@ -25,7 +25,7 @@ ATTENTION = _HARMLESS | frozenset(
     "contiguous eager_attention_forward get_interface head_dim layer_idx o_proj reshape scaling "
     "transpose update view q_proj k_proj v_proj qkv_proj q_norm k_norm sliding_window "
     "attn_logit_softcapping use_rope num_attention_heads num_key_value_heads "
-    "residual_dropout".split()
+    "residual_dropout clip_qkv clamp_ is_sliding".split()
 )
 BLOCK = _HARMLESS | frozenset(
     "self_attn mlp input_layernorm post_attention_layernorm pre_feedforward_layernorm "
@@ -39,12 +39,13 @@ DECODER = _HARMLESS | frozenset(
     "embed_tokens get_seq_length layers norm num_hidden_layers rotary_emb unsqueeze "
     "sliding_window dict enumerate isinstance set bool copy tensor layer_types full_attention "
     "sliding_attention has_sliding_layers embedding_multiplier "
-    "_bidirectional_window_overlay or_mask_function use_bidirectional_attention".split()
+    "embedding_dropout _bidirectional_window_overlay or_mask_function use_bidirectional_attention".split()
 )
 HEAD = _HARMLESS | frozenset(
     "attentions cache hidden_states last_hidden_state lm_head loss_function model "
     "slice_logits_to_keep vocab_size final_logit_softcapping tanh logits_scaling "
-    "logit_scale router_aux_loss_coef".split()
+    "logit_scale router_logits output_router_logits router_aux_loss_coef device "
+    "load_balancing_loss_func num_experts num_experts_per_tok".split()
 )
 
 
