@@ -18,8 +18,15 @@ from numba.core.caching import FunctionCache
 
 from kvhouse.engine.kernels.cpu.attend import attend_latent_units, attend_units
 from kvhouse.engine.kernels.cpu.fields import CALL
+from kvhouse.engine.kernels.cpu.linear_ir import FLOATS, PAIRS, SPLIT_PAIRS
+from kvhouse.engine.kernels.cpu.program_fields import PROGRAM
+from kvhouse.engine.kernels.cpu.program_units import run_program
 from kvhouse.engine.kernels.cpu.vectors_ir import FORMAT_NUMBERS, ITEM_BYTES
 from kvhouse.engine.kernels.cpu.write import write_units
+
+
+#: Of a program's weights, for people.
+_KIND_NAMES = {FLOATS: "float32", SPLIT_PAIRS: "bfloat16, widened", PAIRS: "bfloat16"}
 
 
 @cache
@@ -62,10 +69,20 @@ def most_rows() -> int:
     return 8 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 4
 
 
-def _compiled(function: Callable[[Any], None], what: str) -> int:
-    """The address of a function of one ``CALL``; says so on stderr if it had to be compiled."""
+@cache
+def program_runner(kind: int) -> int:
+    """Address of the function that runs programs; see ``run_program``."""
+
+    def run(data: Any) -> None:  # noqa: ANN401 - a pointer, to Numba
+        run_program(kind, carray(data, 1)[0])
+
+    return _compiled(run, f"a decoder's steps in {_KIND_NAMES[kind]}", PROGRAM)
+
+
+def _compiled(function: Callable[[Any], None], what: str, record: Any = CALL) -> int:  # noqa: ANN401
+    """The address of a function of one record; says so on stderr if it had to be compiled."""
     began = time.perf_counter()
-    made = _made(function, types.void(types.CPointer(_call_type())))
+    made = _made(function, types.void(types.CPointer(_stamped(record))))
     _KEPT.append(made)
     if not made.cache_hits:
         seconds = time.perf_counter() - began
@@ -95,16 +112,20 @@ def _made(function: Callable[[Any], None], signature: Any) -> Any:  # noqa: ANN4
 _KEPT: list[Any] = []
 
 
-@cache
-def _call_type() -> types.Type:
-    """``CALL`` with the kernels' sources in the name of one more field.
+def _stamped(record: Any) -> types.Type:  # noqa: ANN401 - a dtype
+    """A record with the kernels' sources in the name of one more field.
 
     The cache looks at the file of the function itself only; but the types of its arguments are
     part of its key, so that a change to any of these files is noticed.
     """
+    fields: list[Any] = [(name, kind) for name, (kind, *_) in record.fields.items()]
+    stamp = (f"sources_{_sources()}", np.int64)
+    return from_dtype(np.dtype([*fields, stamp], align=True))
+
+
+@cache
+def _sources() -> str:
     sources = blake2b(digest_size=8)
     for path in sorted(Path(__file__).parent.glob("*.py")):
         sources.update(path.read_bytes())
-    fields: list[Any] = [(name, kind) for name, (kind, *_) in CALL.fields.items()]
-    stamp = (f"sources_{sources.hexdigest()}", np.int64)
-    return from_dtype(np.dtype([*fields, stamp], align=True))
+    return sources.hexdigest()

@@ -31,11 +31,11 @@ from kvhouse.engine.kernels.cpu.vectors_ir import (
 LANES = 16
 
 #: A pointer to the next 16 elements, of so many bytes each.
-_Next = Callable[[ir.Value, int], ir.Value]
+Next = Callable[[ir.Value, int], ir.Value]
 
 
 @contextmanager
-def _sixteens(b: ir.IRBuilder, count: ir.Value) -> Iterator[_Next]:
+def sixteens(b: ir.IRBuilder, count: ir.Value) -> Iterator[Next]:
     step = ir.Constant(I64, LANES)
     with cgutils.for_range_slice(b, ir.Constant(I64, 0), count, step, intp=I64) as (first, _):
         yield lambda base, item: at(b, base, b.mul(first, ir.Constant(I64, item)))
@@ -45,7 +45,7 @@ def widen_row(
     b: ir.IRBuilder, fmt: int, source: ir.Value, target: ir.Value, count: ir.Value, factor: ir.Value
 ) -> None:
     """Elements of fp32, bf16 or fp16, times a factor, as floats."""
-    with _sixteens(b, count) as pointer:
+    with sixteens(b, count) as pointer:
         value = widen(b, fmt, pointer(source, ITEM_BYTES[fmt]), LANES)
         store(b, b.fmul(value, splat(b, factor, LANES)), pointer(target, 4), 4)
 
@@ -59,7 +59,7 @@ def narrow_row(
     divisor: ir.Value,
 ) -> None:
     """Floats over a divisor as elements of a format; int4's codes one to a byte."""
-    with _sixteens(b, count) as pointer:
+    with sixteens(b, count) as pointer:
         value = load(b, pointer(source, 4), vector(F32, LANES), 4)
         steps = b.fdiv(value, splat(b, divisor, LANES))
         store(b, narrow(b, fmt, steps), pointer(target, ITEM_BYTES[fmt]), 1)
@@ -67,14 +67,14 @@ def narrow_row(
 
 def scale_row(b: ir.IRBuilder, row: ir.Value, count: ir.Value, factor: ir.Value) -> None:
     """Multiply a row by a factor."""
-    with _sixteens(b, count) as pointer:
+    with sixteens(b, count) as pointer:
         value = load(b, pointer(row, 4), vector(F32, LANES), 4)
         store(b, b.fmul(value, splat(b, factor, LANES)), pointer(row, 4), 4)
 
 
 def cap_row(b: ir.IRBuilder, row: ir.Value, count: ir.Value, cap: ir.Value, unit: ir.Value) -> None:
     """Each score ``s`` becomes ``unit * cap * tanh(s / cap)``."""
-    with _sixteens(b, count) as pointer:
+    with sixteens(b, count) as pointer:
         value = load(b, pointer(row, 4), vector(F32, LANES), 4)
         bent = tanh(b, b.fdiv(value, splat(b, cap, LANES)))
         store(b, b.fmul(bent, splat(b, b.fmul(cap, unit), LANES)), pointer(row, 4), 4)
@@ -84,30 +84,30 @@ def peak(b: ir.IRBuilder, row: ir.Value, count: ir.Value, least: ir.Value) -> ir
     """The largest element, or ``least`` if that is larger; NaN is passed over."""
     best = cgutils.alloca_once(b, vector(F32, LANES))
     b.store(splat(b, least, LANES), best)
-    with _sixteens(b, count) as pointer:
+    with sixteens(b, count) as pointer:
         value = load(b, pointer(row, 4), vector(F32, LANES), 4)
         so_far = b.load(best, typ=vector(F32, LANES))
         b.store(b.select(b.fcmp_ordered(">", value, so_far), value, so_far), best)
-    return _fold(b, b.load(best, typ=vector(F32, LANES)), _larger)
+    return fold(b, b.load(best, typ=vector(F32, LANES)), _larger)
 
 
 def exponentials(b: ir.IRBuilder, row: ir.Value, count: ir.Value, offset: ir.Value) -> ir.Value:
     """Each score ``s`` becomes ``2 ** (s - offset)``; their sum."""
     total = cgutils.alloca_once(b, vector(F32, LANES))
     b.store(same(F32, 0.0, LANES), total)
-    with _sixteens(b, count) as pointer:
+    with sixteens(b, count) as pointer:
         value = load(b, pointer(row, 4), vector(F32, LANES), 4)
         power = exp2(b, b.fsub(value, splat(b, offset, LANES)))
         store(b, power, pointer(row, 4), 4)
         b.store(b.fadd(b.load(total, typ=vector(F32, LANES)), power), total)
-    return _fold(b, b.load(total, typ=vector(F32, LANES)), lambda b, x, y: b.fadd(x, y))
+    return fold(b, b.load(total, typ=vector(F32, LANES)), lambda b, x, y: b.fadd(x, y))
 
 
 def _larger(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     return b.select(b.fcmp_ordered(">", x, y), x, y)
 
 
-def _fold(
+def fold(
     b: ir.IRBuilder,
     value: ir.Value,
     join: Callable[[ir.IRBuilder, ir.Value, ir.Value], ir.Value],
