@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from kvhouse.core.step import Row
 from kvhouse.engine.adapter import Adapter, Kind, ModelAdapter
 from kvhouse.engine.carriers import States, carrier_of
-from kvhouse.engine.fast.decoder import understand
+from kvhouse.engine.fast.choose import fast_path
 from kvhouse.engine.fast.paths import Paths
 from kvhouse.engine.fast.vocabulary import NotUnderstood
 from kvhouse.engine.gathering import GatheringCache
@@ -92,7 +92,7 @@ def make_adapter(
     paths = Paths(reason="the fast path is off")
     if fast:
         try:
-            return understand(model.train(mode=False), kernel)
+            return fast_path(model.train(mode=False), kernel, spec)
         except NotUnderstood as error:
             paths = Paths(reason=str(error))
     return ModelAdapter(model, kernel, spec, kind, paths)

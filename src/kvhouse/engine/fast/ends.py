@@ -39,7 +39,10 @@ class Ends:
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         """Of the stream ``[S, hidden]``: ``[S, vocab]``."""
-        logits: torch.Tensor = self.head(self.norm(x))
+        return self.finish(self.head(self.norm(x)))
+
+    def finish(self, logits: torch.Tensor) -> torch.Tensor:
+        """What the model does to the head's output."""
         if self.factor != 1:
             logits = logits * self.factor
         if self.softcap is not None:

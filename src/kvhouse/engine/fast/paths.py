@@ -12,11 +12,15 @@ class Paths:
 
     Attributes:
         blocks: How many decoder blocks it has; 0 where that was not looked at.
+        compiled: Whether all of the fast path is compiled code; else it is computed in torch.
+        note: Why it is not compiled.
         reason: Why it runs as transformers computes it; empty where the fast path computes it.
     """
 
     blocks: int = 0
     reason: str = ""
+    compiled: bool = False
+    note: str = ""
 
     @property
     def fast(self) -> int:
@@ -27,8 +31,14 @@ class Paths:
         """In words."""
         if self.reason:
             return f"unchanged: {self.reason}"
-        return f"{self.fast} of {self.blocks} blocks fast; head and embedding fast"
+        how = "compiled" if self.compiled else f"in torch: {self.note}"
+        return f"{self.fast} of {self.blocks} blocks fast; head and embedding fast ({how})"
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {"blocks": self.blocks, "fast": self.fast, "reason": self.reason}
+        return {
+            "blocks": self.blocks,
+            "fast": self.fast,
+            "compiled": self.compiled,
+            "reason": self.reason or self.note,
+        }
