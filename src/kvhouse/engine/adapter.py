@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 import torch
 from transformers import PreTrainedModel
 
-from kvhouse.engine.fast.paths import Paths
+from kvhouse.engine.fast.paths import UNCHANGED, Paths
 from kvhouse.engine.gathering import GatheringCache
 from kvhouse.engine.kernels import AttentionKernel
 from kvhouse.engine.packed import PackedStep
@@ -21,15 +21,17 @@ Kind = Literal["packed", "per_sequence"]
 
 
 class Adapter(Protocol):
-    """A model that computes the rows of a step.
+    """A model that computes the rows of a step."""
 
-    Attributes:
-        model: The model.
-        paths: Which way its blocks are computed.
-    """
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model."""
+        ...
 
-    model: PreTrainedModel
-    paths: Paths
+    @property
+    def paths(self) -> Paths:
+        """Which way its blocks are computed."""
+        ...
 
     def forward(self, step: PackedStep) -> torch.Tensor:
         """Compute all rows, and the logits ``[S, vocab]`` of those that sample."""
@@ -58,7 +60,7 @@ class ModelAdapter:
         kernel: AttentionKernel,
         spec: ModelSpec,
         kind: Kind = "packed",
-        paths: Paths = Paths(reason="as asked"),
+        paths: Paths = UNCHANGED,
     ) -> None:
         self.paths = paths
         self.model = model.train(mode=False)

@@ -13,7 +13,7 @@ from kvhouse.core.step import Row
 from kvhouse.engine.adapter import Adapter, Kind, ModelAdapter
 from kvhouse.engine.carriers import States, carrier_of
 from kvhouse.engine.fast.choose import fast_path
-from kvhouse.engine.fast.paths import Paths
+from kvhouse.engine.fast.paths import UNCHANGED, Paths
 from kvhouse.engine.fast.vocabulary import NotUnderstood
 from kvhouse.engine.gathering import GatheringCache
 from kvhouse.engine.kernels import AttentionKernel
@@ -89,7 +89,7 @@ def make_adapter(
         return SequentialAdapter(model, kernel, spec, continuation)
     if kind != "packed":
         return ModelAdapter(model, kernel, spec, kind, Paths(reason="its requests run one by one"))
-    paths = Paths(reason="the fast path is off")
+    paths = UNCHANGED
     if fast:
         try:
             return fast_path(model.train(mode=False), kernel, spec)

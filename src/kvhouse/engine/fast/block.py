@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch.nn.functional import linear
 
 from kvhouse.engine.fast.norms import Function
-from kvhouse.engine.kernels import AttentionStep
+
+
+class Attends(Protocol):
+    """What a block needs of an ``AttentionStep``."""
+
+    def attend(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor | None,
+        value: torch.Tensor | None,
+        scale: float,
+        *,
+        softcap: float | None = None,
+    ) -> torch.Tensor:
+        """See ``AttentionStep.attend``."""
+        ...
+
 
 #: Cosines and sines of a step's positions, ``[T, 1, size]`` each.
 Turn = tuple[torch.Tensor, torch.Tensor]
@@ -44,29 +62,30 @@ class Attention:
     whole_norms: bool = False
     turned: bool = True
 
-    def __call__(self, x: torch.Tensor, step: AttentionStep, turn: Turn) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, step: Attends, turn: Turn) -> torch.Tensor:
         """Attend from ``[T, hidden]`` to the pages, this step's keys and values among them."""
         joined = linear(x, *self.qkv)
-        both = self.heads + self.kv_heads
-        if self.norms is None:
-            turned = joined[:, : both * self.size].unflatten(-1, (both, self.size))
-        else:
-            turned = self._normed(joined)
+        inner = self.kv_heads * self.size
+        query, key, value = torch.split(joined, [self.heads * self.size, inner, inner], -1)
+        turned = self._heads(joined[:, :-inner]) if self.norms is None else self._normed(query, key)
         if self.turned:
             turned = rotate(turned, turn)
-        value = joined[:, both * self.size :].unflatten(-1, (self.kv_heads, self.size))
         query, key = turned[:, : self.heads], turned[:, self.heads :]
-        out = step.attend(self.layer, query, key, value, self.scale, softcap=self.softcap)
+        scale, softcap = self.scale, self.softcap
+        out = step.attend(self.layer, query, key, self._heads(value), scale, softcap=softcap)
         return linear(out.flatten(1), *self.out)
 
-    def _normed(self, joined: torch.Tensor) -> torch.Tensor:
+    def _heads(self, x: torch.Tensor) -> torch.Tensor:
+        """``[T, heads, size]`` of ``[T, heads * size]``."""
+        return x.view(len(x), x.shape[1] // self.size, self.size)
+
+    def _normed(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        """Queries and keys through their norms, as heads one behind the other."""
         assert self.norms is not None
-        parts = joined.split([self.heads * self.size, *[self.kv_heads * self.size] * 2], -1)[:2]
-        if not self.whole_norms:
-            parts = tuple(part.unflatten(-1, (-1, self.size)) for part in parts)
-        normed = [norm(part) for norm, part in zip(self.norms, parts, strict=True)]
-        if self.whole_norms:
-            normed = [part.unflatten(-1, (-1, self.size)) for part in normed]
+        normed = [
+            self._heads(norm(part)) if self.whole_norms else norm(self._heads(part))
+            for norm, part in zip(self.norms, (query, key), strict=True)
+        ]
         return torch.cat(normed, dim=1)
 
 
@@ -123,7 +142,7 @@ class Block:
     norms: tuple[Function | None, Function | None, Function | None, Function | None]
     residual: float = 1.0
 
-    def __call__(self, x: torch.Tensor, step: AttentionStep, turn: Turn) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, step: Attends, turn: Turn) -> torch.Tensor:
         """The stream ``[T, hidden]`` after this block."""
         before, after, before_mlp, after_mlp = self.norms
         branch = self.attention(before(x) if before else x, step, turn)

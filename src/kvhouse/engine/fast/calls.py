@@ -149,7 +149,7 @@ class Calls:
             record["cap"], record["unit"] = softcap, 1 / log(2)
 
     def _grouped(self) -> list[tuple[int, Any]]:
-        """The first of each kind of layers that share tables and jobs, and where all of them are."""
+        """The first of the layers that share tables and jobs, and where all of them are."""
         found: dict[tuple[int, ...], list[int]] = {}
         for number, attention in enumerate(self._attentions):
             own = self._kernel.layers[attention.layer]

@@ -61,7 +61,7 @@ class CompiledDecoder:
 
     @torch.inference_mode()
     def forward(self, step: PackedStep) -> torch.Tensor:
-        """All rows, and logits ``[S, vocab]`` of those that sample; overwritten by the next step."""
+        """All rows, and logits ``[S, vocab]`` of those that sample, until the next step."""
         tokens = step.input_ids.shape[1]
         if tokens > self._program.tokens:
             self._program = self._made(1 << (tokens - 1).bit_length())

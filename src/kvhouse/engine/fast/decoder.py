@@ -89,4 +89,3 @@ def _understand(model: PreTrainedModel, kernel: AttentionKernel) -> FastDecoder:
         blocks.append((block, how))
     compare_logits(ends, seen)
     return FastDecoder(model, kernel, ends, tuple(blocks), Paths(len(blocks)))
-

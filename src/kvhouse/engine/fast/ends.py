@@ -63,8 +63,8 @@ def understand_ends(model: PreTrainedModel) -> Ends:
     """
     whole: Any = model
     refuse_unknown(model, vocabulary.HEAD, "head")
-    decoder = getattr(whole, "model", None)
-    children = {name for name, _ in decoder.named_children()} if decoder is not None else set()
+    decoder: Any = getattr(whole, "model", torch.nn.Module())
+    children = {name for name, _ in decoder.named_children()}
     if children != {"embed_tokens", "layers", "norm", "rotary_emb"}:
         raise NotUnderstood(f"its decoder consists of {', '.join(sorted(children)) or 'nothing'}")
     if {name for name, _ in model.named_children()} != {"model", "lm_head"}:

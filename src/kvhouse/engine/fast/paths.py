@@ -42,3 +42,7 @@ class Paths:
             "compiled": self.compiled,
             "reason": self.reason or self.note,
         }
+
+
+#: Of a model that was not looked at.
+UNCHANGED = Paths(reason="the fast path is off")

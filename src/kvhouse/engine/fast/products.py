@@ -78,8 +78,8 @@ def _of_block(block: Block) -> BlockProducts:
 def _halves(joined: _Weight) -> list[_Weight]:
     weight, bias = joined
     size = len(weight) // 2
-    biases = (None, None) if bias is None else bias.split(size)
-    return list(zip(weight.split(size), biases, strict=True))
+    biases = (None, None) if bias is None else torch.split(bias, size)
+    return list(zip(torch.split(weight, size), biases, strict=True))
 
 
 def _linear(*parts: _Weight, activation: Activation | None = None) -> Linear:

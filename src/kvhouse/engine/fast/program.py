@@ -76,9 +76,7 @@ class DecoderProgram:
         if count > len(self._logits):
             self._logits = torch.zeros(count, self._products.head.outputs)
             norm, self._head = self._products.norm, Program()
-            self._head.norm(
-                self.stream, norm.weight, norm.eps, out=self._normed, index=self._last
-            )
+            self._head.norm(self.stream, norm.weight, norm.eps, out=self._normed, index=self._last)
             normed = self._normed[:count]
             self._head.linear(self._products.head, normed, out=self._logits)
         self._last[:count] = last
@@ -146,9 +144,7 @@ class DecoderProgram:
             return
         weight = rms(norm)
         program.linear(linear, x, out=self._branch)
-        program.norm(
-            self._branch, weight.weight, weight.eps, out=self.stream, residual=self.stream
-        )
+        program.norm(self._branch, weight.weight, weight.eps, out=self.stream, residual=self.stream)
 
 
 def _of_width(buffer: torch.Tensor, width: int) -> torch.Tensor:

@@ -126,9 +126,8 @@ class _Own:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """``[T, hidden]`` of the same."""
         out = self.module(x[None])
-        if isinstance(out, tuple):
-            out = out[0]
-        return out.view_as(x)
+        first: torch.Tensor = out[0] if isinstance(out, tuple) else out
+        return first.view_as(x)
 
 
 def _refuse_other_weights(module: torch.nn.Module, names: tuple[str, ...], called: str) -> None:

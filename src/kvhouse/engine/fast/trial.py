@@ -31,7 +31,7 @@ class OneRow:
 
     def attend(
         self,
-        layer: int,  # noqa: ARG002 - the interface
+        layer: int,
         query: torch.Tensor,
         key: torch.Tensor | None,
         value: torch.Tensor | None,
@@ -41,22 +41,11 @@ class OneRow:
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See ``AttentionStep.attend``."""
-        assert key is not None, "each layer brings keys"
+        assert key is not None, f"layer {layer} brings keys"
         assert value is not None, "and values"
         row = PackedRow(Row(0, 0, len(query), True, ()), 0)
         k, v = key.float(), value.float()
         return attend_row(query, k, v, row, 0, self.kept.reach, scale, softcap, sinks)
-
-    def attend_latent(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        latent: torch.Tensor,
-        rotary: torch.Tensor,
-        scale: float,
-    ) -> torch.Tensor:
-        """No block of ours keeps latents."""
-        raise NotUnderstood(f"layer {layer} keeps latents")
 
 
 def compare(

@@ -32,7 +32,9 @@ class TurnTable:
         self._tables = self._computed(min(_FIRST, most))
         self.size = 2 * self._tables[0].shape[1]
 
-    def fill(self, positions: torch.Tensor, longest: int, cosines: torch.Tensor, sines: torch.Tensor) -> None:
+    def fill(
+        self, positions: torch.Tensor, longest: int, cosines: torch.Tensor, sines: torch.Tensor
+    ) -> None:
         """Put the rows of these positions, the largest below ``longest``, into the first rows."""
         while longest > len(self._tables[0]):
             self._tables = self._computed(min(2 * len(self._tables[0]), self._most))

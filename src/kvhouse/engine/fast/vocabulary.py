@@ -15,37 +15,48 @@ import torch
 
 from kvhouse.errors import UnsupportedModel
 
-#: Means nothing for what is computed in inference.
-_HARMLESS = frozenset(
-    ("config", "training", "shape", "getattr", "dropout", "functional", "nn", "torch")
-)
 
-ATTENTION = _HARMLESS | frozenset(
-    "ALL_ATTENTION_FUNCTIONS _attn_implementation apply_rotary_pos_emb attention_dropout "
-    "contiguous eager_attention_forward get_interface head_dim layer_idx o_proj reshape scaling "
-    "transpose update view q_proj k_proj v_proj qkv_proj q_norm k_norm sliding_window "
-    "attn_logit_softcapping use_rope num_attention_heads num_key_value_heads "
-    "residual_dropout clip_qkv clamp_ is_sliding".split()
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+#: Means nothing for what is computed in inference.
+_HARMLESS = _words("config training shape getattr dropout functional nn torch")
+
+ATTENTION = _HARMLESS | _words(
+    """
+    ALL_ATTENTION_FUNCTIONS _attn_implementation eager_attention_forward get_interface update
+    layer_idx attention_dropout residual_dropout contiguous reshape transpose view
+    q_proj k_proj v_proj qkv_proj o_proj q_norm k_norm apply_rotary_pos_emb use_rope is_sliding
+    head_dim num_attention_heads num_key_value_heads scaling sliding_window
+    attn_logit_softcapping clip_qkv clamp_
+    """
 )
-BLOCK = _HARMLESS | frozenset(
-    "self_attn mlp input_layernorm post_attention_layernorm pre_feedforward_layernorm "
-    "post_feedforward_layernorm residual_multiplier resid_attn_dropout resid_mlp_dropout".split()
+BLOCK = _HARMLESS | _words(
+    """
+    self_attn mlp input_layernorm post_attention_layernorm pre_feedforward_layernorm
+    post_feedforward_layernorm residual_multiplier resid_attn_dropout resid_mlp_dropout
+    """
 )
-MLP = _HARMLESS | frozenset(
-    "gate_proj up_proj gate_up_proj down_proj act_fn activation_fn chunk residual_dropout".split()
+MLP = _HARMLESS | _words(
+    "gate_proj up_proj gate_up_proj down_proj act_fn activation_fn chunk residual_dropout"
 )
-DECODER = _HARMLESS | frozenset(
-    "DynamicCache ValueError arange create_causal_mask create_sliding_window_causal_mask device "
-    "embed_tokens get_seq_length layers norm num_hidden_layers rotary_emb unsqueeze "
-    "sliding_window dict enumerate isinstance set bool copy tensor layer_types full_attention "
-    "sliding_attention has_sliding_layers embedding_multiplier "
-    "embedding_dropout _bidirectional_window_overlay or_mask_function use_bidirectional_attention".split()
+DECODER = _HARMLESS | _words(
+    """
+    DynamicCache ValueError arange create_causal_mask create_sliding_window_causal_mask device
+    embed_tokens embedding_multiplier embedding_dropout get_seq_length layers norm
+    num_hidden_layers rotary_emb unsqueeze dict enumerate isinstance set bool copy tensor
+    layer_types full_attention sliding_attention has_sliding_layers sliding_window
+    _bidirectional_window_overlay or_mask_function use_bidirectional_attention
+    """
 )
-HEAD = _HARMLESS | frozenset(
-    "attentions cache hidden_states last_hidden_state lm_head loss_function model "
-    "slice_logits_to_keep vocab_size final_logit_softcapping tanh logits_scaling "
-    "logit_scale router_logits output_router_logits router_aux_loss_coef device "
-    "load_balancing_loss_func num_experts num_experts_per_tok".split()
+HEAD = _HARMLESS | _words(
+    """
+    model lm_head vocab_size slice_logits_to_keep logits_scaling logit_scale
+    final_logit_softcapping tanh loss_function load_balancing_loss_func router_aux_loss_coef
+    router_logits output_router_logits num_experts num_experts_per_tok device
+    attentions cache hidden_states last_hidden_state
+    """
 )
 
 
@@ -65,9 +76,7 @@ def refuse_unknown(module: torch.nn.Module, known: frozenset[str], called: str) 
         NotUnderstood: It uses another name.
     """
     code = inspect.unwrap(type(module).forward).__code__
-    unknown = sorted(
-        name for name in _names(code) if name not in known and not _is_a_record(name)
-    )
+    unknown = sorted(name for name in _names(code) if name not in known and not _is_a_record(name))
     if unknown:
         raise NotUnderstood(f"its {called} uses {', '.join(unknown[:3])}")
 
@@ -78,7 +87,10 @@ def _is_a_record(name: str) -> bool:
 
 
 def _names(code: CodeType) -> Iterator[str]:
+    """Names that code uses, and those that it may ask for by their text."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names(constant)
+        elif isinstance(constant, str) and constant.isidentifier() and "getattr" in code.co_names:
+            yield constant

@@ -31,7 +31,7 @@ def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     whole = _as_they_lie(parts)
     if whole is None:
         whole = torch.cat([part.data for part in parts])
-        for part, own in zip(parts, whole.split([len(part) for part in parts]), strict=True):
+        for part, own in zip(parts, torch.split(whole, [len(part) for part in parts]), strict=True):
             part.data = own
     return whole
 
