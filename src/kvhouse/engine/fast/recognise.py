@@ -114,10 +114,10 @@ def _mlp(module: Any) -> Function:  # noqa: ANN401
         act = module.act_fn if hasattr(module, "act_fn") else module.activation_fn
         return GatedMLP(gate_up, join([module.down_proj]), act)
     except (NotUnderstood, AttributeError):
-        return _Own(module)
+        return OwnModule(module)
 
 
-class _Own:
+class OwnModule:
     """The model's own module, on packed tokens."""
 
     def __init__(self, module: torch.nn.Module) -> None:
