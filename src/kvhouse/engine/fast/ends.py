@@ -78,7 +78,7 @@ def understand_ends(model: PreTrainedModel) -> Ends:
         float(getattr(decoder, "embedding_multiplier", 1.0)),
         decoder.layers,
         decoder.rotary_emb,
-        understand_norm(decoder.norm, whole.dtype),
+        understand_norm(decoder.norm),
         whole.lm_head,
         _factor(whole),
         getattr(config, "final_logit_softcapping", None),

@@ -50,8 +50,7 @@ def understand_block(module: torch.nn.Module, layer: int, kept: LayerKV) -> Bloc
     if names is None:
         raise NotUnderstood(f"its block consists of {', '.join(sorted(children))}")
     attention = _attention(own.self_attn, layer, kept)
-    dtype = attention.qkv[0].dtype
-    norms = [None if name is None else understand_norm(getattr(own, name), dtype) for name in names]
+    norms = [None if name is None else understand_norm(getattr(own, name)) for name in names]
     return Block(
         attention,
         _mlp(own.mlp),
@@ -78,9 +77,8 @@ def _attention(module: Any, layer: int, kept: LayerKV) -> Attention:  # noqa: AN
     norms = ("q_norm", "k_norm") if hasattr(module, "q_norm") else ()
     _refuse_other_weights(module, (*joined, "o_proj", *norms), "attention")
     qkv = join([getattr(module, name) for name in joined])
-    dtype = qkv[0].dtype
     heads = qkv[0].shape[0] // keys.size - 2 * keys.heads
-    found = [understand_norm(getattr(module, name), dtype) for name in norms]
+    found = [understand_norm(getattr(module, name)) for name in norms]
     return Attention(
         layer,
         qkv,

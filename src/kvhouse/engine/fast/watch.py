@@ -44,7 +44,7 @@ class Seen:
 
 @torch.inference_mode()
 def watch(model: PreTrainedModel, ends: Ends) -> Seen:
-    """Run the model on random tokens, with its own attention in plain torch.
+    """Run the model on random tokens, by its own code.
 
     Raises:
         NotUnderstood: It passes other things between its parts than we know.
@@ -74,10 +74,16 @@ def watch(model: PreTrainedModel, ends: Ends) -> Seen:
         for block in ends.layers:
             hook(stack, block, on_block)
         stack.enter_context(quiet())
-        model.set_attn_implementation("eager")
+        model.set_attn_implementation(_attention_of(model))
         stack.callback(model.set_attn_implementation, attention)
         seen.logits = model(input_ids=ids, use_cache=False).logits[0]
     return seen
+
+
+def _attention_of(model: PreTrainedModel) -> str:
+    """Torch's own attention, which rounds least, or where it has no soft cap transformers'."""
+    capped = getattr(model.config, "attn_logit_softcapping", None) is not None
+    return "sdpa" if model._supports_sdpa and not capped else "eager"
 
 
 def hook(stack: ExitStack, module: torch.nn.Module, call: Callable[..., None]) -> None:
