@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 
@@ -99,7 +98,7 @@ def test_the_same_step_times_give_the_same_log_under_timed_arrivals(tiny_directo
     loaded = load_model(tiny_directory("llama-gqa"))
     layout = KVLayout.of(loaded.spec, "fp32", 4)
     requests = random_trace(30, 20).requests
-    timed = tuple(replace(request, arrival=0.004 * i) for i, request in enumerate(requests))
+    timed = tuple(request._replace(arrival=0.004 * i) for i, request in enumerate(requests))
     memory = 16 * layout.block_bytes
     scenario = Scenario(
         Trace("timed", timed), layout, "paged", memory, SchedulerConfig(40, 32, checked=True), 0.0

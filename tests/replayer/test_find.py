@@ -91,7 +91,7 @@ def test_the_largest_rate_against_replays_of_scaled_traces():
     assert found.requests_per_second == pytest.approx(found.value)  # the trace has 1 a second
     met = {probe.value: probe.share for probe in found.probes}
     for factor, share in met.items():
-        scaled = [replace(one, arrival=one.arrival / factor) for one in requests]
+        scaled = [one._replace(arrival=one.arrival / factor) for one in requests]
         figures = replay(
             Trace("toy", scaled), SPEC, DEVICE, slo=slo, kv_format="fp32", block_size=2,
             watermark=0.0, kv_blocks=200, max_running=1,

@@ -154,7 +154,7 @@ def returning(seconds):
     ]
     return Trace(
         "returning",
-        [replace(text, arrival=seconds * i) for i, text in enumerate([*texts, *texts])],
+        [text._replace(arrival=seconds * i) for i, text in enumerate([*texts, *texts])],
     )
 
 

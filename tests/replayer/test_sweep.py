@@ -62,7 +62,7 @@ def test_a_row_is_what_a_replay_of_its_own_gives(serial):
     assert len(done) > 20
     for row in done[::3]:
         factor = 1 if row.rate != 5 else 5 / own_rate
-        requests = [replace(one, arrival=one.arrival / factor) for one in TRACE.requests]
+        requests = [one._replace(arrival=one.arrival / factor) for one in TRACE.requests]
         result = replay(
             Trace("scaled", requests), row.model, row.device, policy=row.policy,
             kv_format=row.kv_format, block_size=row.block_size, slo=SLO_1S,
@@ -411,7 +411,7 @@ def test_equal_traffic_has_one_digest_whatever_holds_it():
     table = TRACE.requests
     plain = sweep(trace=Trace("plain", list(table)))
     assert plain.facts == sweep().facts
-    other = [*table[:29], replace(table[29], tenant="b")]
+    other = [*table[:29], table[29]._replace(tenant="b")]
     assert sweep(trace=Trace("tenant", other)).facts["trace"] != plain.facts["trace"]
     ids = [TraceRequest(0.0, 9, 9, hash_ids=ids, hash_block=4) for ids in ((1, 2), (2, 1))]
     digests = {sweep(slo=None, trace=Trace("", [TraceRequest(1.0, 1, 1), one])).facts["trace"]

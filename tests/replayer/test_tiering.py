@@ -30,7 +30,7 @@ A100 = devices.get("a100-80g")
 def twice(seconds):
     """The first requests of the Mooncake slice, and the same once more, ``seconds`` later."""
     once = list(read_trace("mooncake-conv", limit=12, max_length=8192).requests)
-    later = [replace(one, arrival=one.arrival + seconds) for one in once]
+    later = [one._replace(arrival=one.arrival + seconds) for one in once]
     return Trace("mooncake-conv, twice", [*once, *later])
 
 

@@ -217,11 +217,13 @@ class Roofline:
 
     def _weight_bytes(self, tokens: int, sampled: bool) -> int:
         """Weights that a step of so many tokens reads, those of its experts as routing is even."""
-        key = (tokens, sampled)
-        if key not in self._weights_read:
+        # Only how many experts are read goes by the tokens.
+        key = (tokens if self.spec.experts else min(tokens, 1), sampled)
+        found = self._weights_read.get(key)
+        if found is None:
             read = self.spec.read_bytes(tokens, self._weight_dtype, sampled=sampled)
-            self._weights_read[key] = read.expected
-        return self._weights_read[key]
+            found = self._weights_read[key] = read.expected
+        return found
 
 
 def _arithmetic(spec: ModelSpec, weight_dtype: str | None) -> str:

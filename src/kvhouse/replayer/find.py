@@ -182,7 +182,7 @@ def at_rate(setup: Setup, factor: float) -> Setup:
     """The same replay with requests that arrive so many times as fast."""
     trace = setup.trace
     selection = replace(trace.selection, scale_rate=trace.selection.scale_rate * factor)
-    requests = (replace(one, arrival=one.arrival / factor) for one in trace.requests)
+    requests = (one._replace(arrival=one.arrival / factor) for one in trace.requests)
     return replace(setup, trace=replace(trace, requests=TraceTable(requests), selection=selection))
 
 

@@ -28,7 +28,7 @@ from kvhouse.spec.model import DTYPE_BYTES
 from kvhouse.spec.reach import Reach
 
 #: Block tables are looked through, block by block, in one step of so many, or one stretch.
-EVERY = 64
+EVERY = 256
 
 # Called once for each row of each step.
 _FIRST, _COUNT, _SAMPLES = map(attrgetter, ("first", "count", "samples"))
@@ -283,8 +283,11 @@ class ResidencyGuard:
             return
         if not 0 <= held.min() <= held.max() < self._memory.total_blocks:
             raise PhysicsError(f"step {step}: a table names a block outside the pool")
-        if not self._memory.sharing and len(np.unique(held)) < len(held):
-            raise PhysicsError(f"step {step}: a block lies in two tables")
+        if not self._memory.sharing:
+            seen = np.zeros(self._memory.total_blocks, dtype=np.bool_)
+            seen[held] = True
+            if np.count_nonzero(seen) < len(held):
+                raise PhysicsError(f"step {step}: a block lies in two tables")
 
 
 def _no_room(step: int, tokens: int, token_bytes: int, held: int, block: int) -> str:

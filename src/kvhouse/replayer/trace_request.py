@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 #: Tokens behind one hash id of a Mooncake trace.
 MOONCAKE_BLOCK = 512
@@ -10,8 +10,7 @@ MOONCAKE_BLOCK = 512
 MOST_TOKENS = 10**9
 
 
-@dataclass(frozen=True, slots=True)
-class TraceRequest:
+class TraceRequest(NamedTuple):
     """One request of a trace.
 
     Attributes:

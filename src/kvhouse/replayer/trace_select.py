@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 
 from kvhouse.errors import TraceError
@@ -95,7 +95,7 @@ class Selection:
             if request.arrival >= end:
                 return
             if request.arrival >= self.start:
-                yield replace(request, arrival=request.arrival - self.start)
+                yield request._replace(arrival=request.arrival - self.start)
 
     def _sampled(self, requests: Iterable[TraceRequest]) -> Iterator[TraceRequest]:
         chance = Uniforms(self.seed, "sample")
@@ -106,7 +106,7 @@ class Selection:
             arrival = request.arrival / self.scale_rate
             if not math.isfinite(arrival):
                 raise TraceError(f"scale_rate {self.scale_rate}: gives endless waits")
-            request = replace(request, arrival=arrival)
+            request = request._replace(arrival=arrival)
         return request if self.scale_lengths == 1 else self._with_scaled_lengths(request)
 
     def _with_scaled_lengths(self, request: TraceRequest) -> TraceRequest:
@@ -119,8 +119,7 @@ class Selection:
             return max(1, math.floor(tokens * factor + 0.5)) if tokens else 0
 
         named = len(request.hash_ids) > request.prompt_blocks  # the output's blocks as well
-        result = replace(
-            request,
+        result = request._replace(
             prompt_tokens=scaled(request.prompt_tokens),
             output_tokens=scaled(request.output_tokens),
             prefix_tokens=scaled(request.prefix_tokens),
@@ -130,7 +129,7 @@ class Selection:
         if not request.hash_ids:
             return result
         tokens = result.prompt_tokens + (result.output_tokens if named else 0)
-        return replace(result, hash_ids=request.hash_ids[: -(-tokens // result.hash_block)])
+        return result._replace(hash_ids=request.hash_ids[: -(-tokens // result.hash_block)])
 
 
 def _cut(request: TraceRequest, max_length: int) -> TraceRequest:
@@ -141,8 +140,7 @@ def _cut(request: TraceRequest, max_length: int) -> TraceRequest:
         return request
     # After a shorter prompt the output's blocks are not those that were named.
     named = prompt if prompt < request.prompt_tokens else prompt + output
-    return replace(
-        request,
+    return request._replace(
         prompt_tokens=prompt,
         output_tokens=output,
         hash_ids=request.hash_ids[: -(-named // request.hash_block)],
