@@ -24,7 +24,6 @@ from kvhouse.engine.kernels.cpu.program_units import run_program
 from kvhouse.engine.kernels.cpu.vectors_ir import FORMAT_NUMBERS, ITEM_BYTES
 from kvhouse.engine.kernels.cpu.write import write_units
 
-
 #: Of a program's weights, for people.
 _KIND_NAMES = {FLOATS: "float32", SPLIT_PAIRS: "bfloat16, widened", PAIRS: "bfloat16"}
 

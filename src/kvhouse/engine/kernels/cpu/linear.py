@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Literal
 
 import llvmlite.binding
@@ -56,8 +57,7 @@ _Op: Any = np.ctypeslib.as_ctypes_type(OP)
 
 def cannot(weights: Sequence[torch.Tensor]) -> str | None:
     """Why torch has to multiply with these weights; None where ``Linear`` can."""
-    features = llvmlite.binding.get_host_cpu_features()
-    if not features.get("avx512f"):
+    if not _has("avx512f"):
         return "this processor has no AVX-512"
     for weight in weights:
         if weight.device.type != "cpu":
@@ -192,8 +192,13 @@ class Linear:
 def _kind(dtype: torch.dtype) -> int:
     if dtype == torch.float32:
         return FLOATS
-    features = llvmlite.binding.get_host_cpu_features()
-    return PAIRS if features.get("avx512bf16") else SPLIT_PAIRS
+    return PAIRS if _has("avx512bf16") else SPLIT_PAIRS
+
+
+@cache
+def _has(feature: str) -> bool:
+    """Whether the processor has a feature, by LLVM's name for it."""
+    return bool(llvmlite.binding.get_host_cpu_features().get(feature))
 
 
 def _blocks(weights: Sequence[torch.Tensor], *, gated: bool) -> Any:  # noqa: ANN401 - an array

@@ -47,23 +47,23 @@ _WORDS = vector(I32, BLOCK)
 _FLOATS = vector(F32, BLOCK)
 
 
-def dot_function(module: ir.Module, kind: int, tokens: int) -> ir.Function:
+def dot_function(module: ir.Module, kind: int, tokens: int, asked: int) -> ir.Function:
     """``void(rows, row_bytes, last, x, x_bytes, last_token, bytes, out, out_bytes, ahead)``.
 
     The products of ``16 / tokens`` rows with ``tokens`` tokens. Rows after ``last`` and tokens
     after ``last_token`` are taken for the last ones. ``bytes``, a multiple of 64, are as many as a
-    row has; ``out`` is float32 ``[tokens, 16 / tokens]``. As much as is read of the rows is asked
-    for from ``ahead`` on.
+    row has; ``out`` is float32 ``[tokens, 16 / tokens]``. As much as ``asked`` rows have is
+    asked for from ``ahead`` on.
     """
     kinds = [BYTES, I64, I64, BYTES, I64, I64, I64, BYTES, I64, BYTES]
-    function, b = _begin(module, f"kvhouse_dot_{kind}_{tokens}", kinds)
+    function, b = _begin(module, f"kvhouse_dot_{kind}_{tokens}_{asked}", kinds)
     weights, row_bytes, last, x, x_bytes, last_token, size, out, out_bytes, ahead = function.args
     count = BLOCK // tokens
     rows = _up_to(b, weights, row_bytes, last, count)
     inputs = _up_to(b, x, x_bytes, last_token, tokens)
     sums = _zeros(b, BLOCK)
     with _steps(b, size, LINE) as offset:
-        ask(b, at(b, ahead, b.mul(offset, ir.Constant(I64, count))), count * LINE)
+        ask(b, at(b, ahead, b.mul(offset, ir.Constant(I64, asked))), asked * LINE)
         taken = [load(b, at(b, pointer, offset), _WORDS, 2) for pointer in inputs]
         for row, pointer in enumerate(rows):
             words = load(b, at(b, pointer, offset), _WORDS, 2)
@@ -78,19 +78,20 @@ def dot_function(module: ir.Module, kind: int, tokens: int) -> ir.Function:
 
 
 def wide_function(module: ir.Module, kind: int, tokens: int) -> ir.Function:
-    """``void(panel, x, x_bytes, last_token, words, out, out_bytes)``.
+    """``void(panel, x, x_bytes, last_token, words, out, out_bytes, ahead)``.
 
     The products of the 32 rows of a panel, turned, with ``tokens`` tokens; those after
     ``last_token`` are taken for it. ``words`` is a multiple of 4; ``out`` is float32
-    ``[tokens, 32]``.
+    ``[tokens, 32]``. As much as a block of the panel is asked for from ``ahead`` on.
     """
-    kinds = [BYTES, BYTES, I64, I64, I64, BYTES, I64]
+    kinds = [BYTES, BYTES, I64, I64, I64, BYTES, I64, BYTES]
     function, b = _begin(module, f"kvhouse_wide_{kind}_{tokens}", kinds)
-    panel, x, x_bytes, last_token, words, out, out_bytes = function.args
+    panel, x, x_bytes, last_token, words, out, out_bytes, ahead = function.args
     inputs = _up_to(b, x, x_bytes, last_token, tokens)
     sums = _zeros(b, 2 * tokens)
     unrolled = 4
     with _steps(b, words, unrolled) as first:
+        ask(b, at(b, ahead, b.mul(first, ir.Constant(I64, LINE))), unrolled * LINE)
         for turn in range(unrolled):
             word = b.add(first, ir.Constant(I64, turn))
             start = at(b, panel, b.mul(word, ir.Constant(I64, PANEL_WORD)))

@@ -24,132 +24,142 @@ from kvhouse.engine.kernels.cpu.program_intrinsics import (
 )
 
 #: Tokens up to which weights are multiplied as they lie.
-DOT_TOKENS = 16
+DOT_TOKENS = 8
 
-#: Tokens that are multiplied at once, otherwise.
-WIDE_TOKENS = 12
+#: Tokens that are multiplied at once, otherwise: with a panel's 32 rows enough sums to keep the
+#: machine's multipliers busy, and no more pointers than it has registers for.
+WIDE_TOKENS = 8
 
-#: Working memory of a thread for sums, in bytes; turned weights lie behind it.
-SUMS_BYTES = DOT_TOKENS * PANEL_WORD + 64
+#: Working memory of a thread: sums first, then a row of a block, then turned weights.
+_SPARE = WIDE_TOKENS * PANEL_WORD
+SUMS_BYTES = _SPARE + 64
 
 _BLOCK_BYTES = 4 * BLOCK
 
 
 @njit(error_model="numpy", inline="always")
-def linear_units(kind: int, op: Record, taken: int, scratch: int, threads: int) -> None:
+def linear_units(kind: int, op: Record, taken: int, scratch: int) -> None:
     """Take units until none is left."""
     panels = (op.block_count + 1) // 2
-    if op.tokens <= DOT_TOKENS:
-        panel = fetch_add(taken, 1)
-        while panel < panels:
-            _dot_panel(kind, op, panel, min(panel + threads, panels - 1), scratch)
-            panel = fetch_add(taken, 1)
-        return
-    groups = (panels + op.unit_panels - 1) // op.unit_panels
-    units = groups * ((op.tokens + op.unit_tokens - 1) // op.unit_tokens)
-    unit = fetch_add(taken, 1)
+    few = op.tokens <= DOT_TOKENS
+    groups = panels if few else (panels + op.unit_panels - 1) // op.unit_panels
+    units = groups if few else groups * ((op.tokens + op.unit_tokens - 1) // op.unit_tokens)
+    # The next unit is taken before it is begun, so that its weights can be asked for.
+    unit, following = fetch_add(taken, 1), fetch_add(taken, 1)
     while unit < units:
-        first = unit % groups * op.unit_panels
-        token = unit // groups * op.unit_tokens
-        _wide_panels(
-            kind,
-            op,
-            first,
-            min(first + op.unit_panels, panels),
-            token,
-            min(token + op.unit_tokens, op.tokens),
-            scratch,
-        )
-        unit = fetch_add(taken, 1)
+        ahead = min(following, units - 1)
+        if few:
+            _dot_panel(kind, op, unit, ahead, scratch)
+        else:
+            _wide_panels(kind, op, groups, unit, ahead, scratch)
+        unit, following = following, fetch_add(taken, 1)
 
 
 @njit(error_model="numpy")
 def _dot_panel(kind: int, op: Record, panel: int, next_panel: int, sums: int) -> None:
     """The products of a panel with few tokens, while the next one is asked for."""
     blocks = carray(memory(op.blocks), (op.block_count,), BLOCK_ROWS)
-    last_token = op.tokens - 1
+    size, last_token = op.row_bytes, op.tokens - 1
     for number in range(2 * panel, min(2 * panel + 2, op.block_count)):
         block = blocks[number]
-        ahead = blocks[min(number + 2 * (next_panel - panel), op.block_count - 1)].address
+        asked = blocks[min(number + 2 * (next_panel - panel), op.block_count - 1)].address
         out = sums + (number - 2 * panel) * _BLOCK_BYTES
-        size = op.row_bytes
-        if op.tokens == 1:
-            dot(
-                kind, 1, block.address, op.row_step, block.rows - 1, op.x, 0, 0, size, out, 0, ahead
-            )
-        elif op.tokens == 2:
-            for row in range(0, BLOCK, 8):
-                if row < block.rows:
-                    start = row * op.row_step
-                    dot(
-                        kind,
-                        2,
-                        block.address + start,
-                        op.row_step,
-                        block.rows - 1 - row,
-                        op.x,
-                        op.x_bytes,
-                        1,
-                        size,
-                        out + 4 * row,
-                        PANEL_WORD,
-                        ahead + row * size,
-                    )
+        if last_token == 0:
+            last = block.rows - 1
+            dot(kind, 1, 16, block.address, op.row_step, last, op.x, 0, 0, size, out, 0, asked)
+        elif last_token == 1:
+            for row in range(0, block.rows, 8):
+                dot(
+                    kind,
+                    2,
+                    8,
+                    block.address + row * op.row_step,
+                    op.row_step,
+                    block.rows - 1 - row,
+                    op.x,
+                    op.x_bytes,
+                    last_token,
+                    size,
+                    out + 4 * row,
+                    PANEL_WORD,
+                    asked + row * size,
+                )
         else:
-            for row in range(0, min(BLOCK, block.rows), 4):
-                start = block.address + row * op.row_step
-                asked = ahead + row * size
-                for token in range(0, op.tokens, 4):
-                    dot(
-                        kind,
-                        4,
-                        start,
-                        op.row_step,
-                        block.rows - 1 - row,
-                        op.x + token * op.x_bytes,
-                        op.x_bytes,
-                        last_token - token,
-                        size,
-                        out + 4 * row + token * PANEL_WORD,
-                        PANEL_WORD,
-                        asked,
-                    )
-                    asked = start
+            for row in range(0, block.rows, 4):
+                start, ahead = block.address + row * op.row_step, asked + row * size
+                _dot_rows(kind, op, start, block.rows - 1 - row, out + 4 * row, ahead)
     _finish(op, blocks, panel, 0, op.tokens, sums)
 
 
+@njit(error_model="numpy", inline="always")
+def _dot_rows(kind: int, op: Record, rows: int, last: int, out: int, ahead: int) -> None:
+    """The products of four rows with more than two tokens, at most eight.
+
+    What is asked for is asked for evenly: memory would idle after a burst.
+    """
+    size, x_bytes, tokens = op.row_bytes, op.x_bytes, op.tokens
+    if tokens <= 4:
+        dot(
+            kind,
+            4,
+            4,
+            rows,
+            op.row_step,
+            last,
+            op.x,
+            x_bytes,
+            tokens - 1,
+            size,
+            out,
+            PANEL_WORD,
+            ahead,
+        )
+        return
+    for token in range(0, tokens, 4):
+        dot(
+            kind,
+            4,
+            2,
+            rows,
+            op.row_step,
+            last,
+            op.x + token * x_bytes,
+            x_bytes,
+            tokens - 1 - token,
+            size,
+            out + token * PANEL_WORD,
+            PANEL_WORD,
+            ahead + token // 2 * size,
+        )
+
+
 @njit(error_model="numpy")
-def _wide_panels(
-    kind: int, op: Record, first: int, end: int, token: int, last: int, sums: int
-) -> None:
-    """The products of panels ``first`` to ``end`` with tokens ``token`` to before ``last``."""
+def _wide_panels(kind: int, op: Record, groups: int, unit: int, following: int, sums: int) -> None:
+    """The products of a unit's panels with its tokens."""
     blocks = carray(memory(op.blocks), (op.block_count,), BLOCK_ROWS)
+    first = unit % groups * op.unit_panels
+    end = min(2 * (first + op.unit_panels), op.block_count)
+    start = unit // groups * op.unit_tokens
+    last = min(start + op.unit_tokens, op.tokens)
     size = op.row_bytes
     turned, panel_bytes = sums + SUMS_BYTES, size // 4 * PANEL_WORD
-    for number in range(2 * first, min(2 * end, op.block_count)):
+    for number in range(2 * first, end):
         block = blocks[number]
-        place = turned + number // 2 * panel_bytes - first * panel_bytes
-        turn(
-            block.address,
-            op.row_step,
-            block.rows - 1,
-            size,
-            place + number % 2 * _BLOCK_BYTES,
-        )
-    while token < last:
-        left = last - token
-        x = op.x + token * op.x_bytes
-        count = 12 if left > 8 else 8 if left > 4 else 4
-        for panel in range(first, end):
-            weights = turned + (panel - first) * panel_bytes
-            if count == 12:
-                wide(kind, 12, weights, x, op.x_bytes, left - 1, size // 4, sums, PANEL_WORD)
-            elif count == 8:
-                wide(kind, 8, weights, x, op.x_bytes, left - 1, size // 4, sums, PANEL_WORD)
+        place = turned + (number // 2 - first) * panel_bytes + number % 2 * _BLOCK_BYTES
+        turn(block.address, op.row_step, block.rows - 1, size, place)
+    asked = 2 * (following % groups) * op.unit_panels
+    asked_end = min(asked + 2 * op.unit_panels, op.block_count)
+    for panel in range(first, (end + 1) // 2):
+        weights = turned + (panel - first) * panel_bytes
+        for token in range(start, last, WIDE_TOKENS):
+            left, x = last - token, op.x + token * op.x_bytes
+            ahead = blocks[asked].address if asked < asked_end else weights
+            asked += 1
+            if left > 4:
+                wide(kind, 8, weights, x, op.x_bytes, left - 1, size // 4, sums, PANEL_WORD, ahead)
             else:
-                wide(kind, 4, weights, x, op.x_bytes, left - 1, size // 4, sums, PANEL_WORD)
-            _finish(op, blocks, panel, token, min(count, left), sums)
-        token += count
+                wide(kind, 4, weights, x, op.x_bytes, left - 1, size // 4, sums, PANEL_WORD, ahead)
+            _finish(op, blocks, panel, token, min(WIDE_TOKENS, left), sums)
 
 
 @njit(error_model="numpy")
@@ -158,58 +168,67 @@ def _finish(op: Record, blocks: Record, panel: int, token: int, count: int, sums
     item = 4 if op.out_dtype == FLOAT32 else 2
     for number in range(2 * panel, min(2 * panel + (1 if op.gated else 2), op.block_count)):
         block = blocks[number]
-        for turn_ in range(count):
-            row = sums + turn_ * PANEL_WORD + (number - 2 * panel) * _BLOCK_BYTES
-            _finish_row(op, number, row)
-            offset = item * block.column
-            out = op.out + (token + turn_) * op.out_bytes + offset
-            residual = op.residual + (token + turn_) * op.residual_bytes + offset
-            if block.rows < BLOCK:
-                _give_part(op, row, residual, out, block.rows, sums + SUMS_BYTES - 64)
-            else:
-                if op.out_dtype == FLOAT32:
-                    if op.residual:
-                        add_row(0, residual, row, BLOCK)
-                    put_row(0, row, out, BLOCK)
-                else:
-                    if op.residual:
-                        add_row(1, residual, row, BLOCK)
-                    put_row(1, row, out, BLOCK)
-
-
-@njit(error_model="numpy", inline="always")
-def _finish_row(op: Record, number: int, row: int) -> None:
-    """Bias, activation and gate."""
-    if op.bias:
-        add_row(0, op.bias + number * _BLOCK_BYTES, row, BLOCK)
-    if op.activation == 1:
-        activate_row(1, row, BLOCK)
-    elif op.activation == 2:
-        activate_row(2, row, BLOCK)
-    elif op.activation == 3:
-        activate_row(3, row, BLOCK)
-    if op.gated:
-        if op.bias:
-            add_row(0, op.bias + (number + 1) * _BLOCK_BYTES, row + _BLOCK_BYTES, BLOCK)
-        multiply_row(row, row + _BLOCK_BYTES, BLOCK)
+        first = sums + (number - 2 * panel) * _BLOCK_BYTES
+        _apply(op, number, first, first + count * PANEL_WORD)
+        out = op.out + token * op.out_bytes + item * block.column
+        residual = 0
+        if op.residual:
+            residual = op.residual + token * op.residual_bytes + item * block.column
+        if block.rows == BLOCK:
+            _give(op, count, first, residual, out)
+        else:
+            _give_part(op, count, first, residual, out, item * block.rows, sums + _SPARE)
 
 
 @njit(error_model="numpy")
-def _give_part(op: Record, row: int, residual: int, out: int, rows: int, spare: int) -> None:
-    """The same of a block that has fewer rows: what lies behind them is nobody's business."""
+def _apply(op: Record, number: int, first: int, end: int) -> None:
+    """Bias, activation and gate, to a block's sums of each token."""
+    if op.bias:
+        bias = op.bias + number * _BLOCK_BYTES
+        for row in range(first, end, PANEL_WORD):
+            add_row(0, bias, row, BLOCK)
+        if op.gated:
+            for row in range(first + _BLOCK_BYTES, end, PANEL_WORD):
+                add_row(0, bias + _BLOCK_BYTES, row, BLOCK)
+    if op.activation == 1:
+        for row in range(first, end, PANEL_WORD):
+            activate_row(1, row, BLOCK)
+    elif op.activation == 2:
+        for row in range(first, end, PANEL_WORD):
+            activate_row(2, row, BLOCK)
+    elif op.activation == 3:
+        for row in range(first, end, PANEL_WORD):
+            activate_row(3, row, BLOCK)
+    if op.gated:
+        for row in range(first, end, PANEL_WORD):
+            multiply_row(row, row + _BLOCK_BYTES, BLOCK)
+
+
+@njit(error_model="numpy")
+def _give(op: Record, count: int, row: int, residual: int, out: int) -> None:
+    """A block's sums of each token, plus the residual, as elements of the output."""
+    step, next_residual = op.out_bytes, op.residual_bytes
     if op.out_dtype == FLOAT32:
-        if op.residual:
-            for place in range(0, 4 * rows, 4):
-                copy_item(4, residual + place, spare + place)
-            add_row(0, spare, row, BLOCK)
-        put_row(0, row, spare, BLOCK)
-        for place in range(0, 4 * rows, 4):
-            copy_item(4, spare + place, out + place)
+        for token in range(count):
+            if residual:
+                add_row(0, residual + token * next_residual, row + token * PANEL_WORD, BLOCK)
+            put_row(0, row + token * PANEL_WORD, out + token * step, BLOCK)
     else:
-        if op.residual:
-            for place in range(0, 2 * rows, 2):
-                copy_item(2, residual + place, spare + place)
-            add_row(1, spare, row, BLOCK)
-        put_row(1, row, spare, BLOCK)
-        for place in range(0, 2 * rows, 2):
-            copy_item(2, spare + place, out + place)
+        for token in range(count):
+            if residual:
+                add_row(1, residual + token * next_residual, row + token * PANEL_WORD, BLOCK)
+            put_row(1, row + token * PANEL_WORD, out + token * step, BLOCK)
+
+
+@njit(error_model="numpy")
+def _give_part(
+    op: Record, count: int, row: int, residual: int, out: int, size: int, spare: int
+) -> None:
+    """The same of a block that has fewer rows, ``size`` bytes: others' memory lies behind them."""
+    for token in range(count):
+        if residual:
+            for place in range(size):
+                copy_item(1, residual + token * op.residual_bytes + place, spare + place)
+        _give(op, 1, row + token * PANEL_WORD, spare if residual else 0, spare)
+        for place in range(size):
+            copy_item(1, spare + place, out + token * op.out_bytes + place)

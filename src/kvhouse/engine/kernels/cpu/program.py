@@ -29,7 +29,7 @@ import torch
 from kvhouse.engine.kernels.cpu import compiled
 from kvhouse.engine.kernels.cpu.linear import DTYPES, Linear
 from kvhouse.engine.kernels.cpu.linear_ir import FLOATS
-from kvhouse.engine.kernels.cpu.program_fields import CALL, NORM, OP, OP_BYTES, ROTARY, TAKEN
+from kvhouse.engine.kernels.cpu.program_fields import CALL, NORM, OP, OP_BYTES, ROTARY
 from kvhouse.engine.kernels.cpu.station import station
 
 
@@ -57,7 +57,7 @@ class Program:
         out: torch.Tensor,
         residual: torch.Tensor | None = None,
     ) -> int:
-        """``out[:T] = linear(x[:T]) + residual[:T]``; see ``Linear.__call__``.
+        """Put the product, plus the residual if there is one, into ``out``; see ``Linear``.
 
         Raises:
             ValueError: Shapes or dtypes do not fit, or the program has weights of another dtype.

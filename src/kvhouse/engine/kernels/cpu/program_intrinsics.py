@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from typing import Any
 
@@ -21,6 +22,7 @@ def dot(
     context: Any,
     kind: Any,
     tokens: Any,
+    asked: Any,
     rows: Any,
     row_bytes: Any,
     last: Any,
@@ -33,12 +35,12 @@ def dot(
     ahead: Any,
 ) -> Intrinsic:
     """See ``linear_ir.dot_function``."""
-    constants = kind.literal_value, tokens.literal_value
+    constants = kind.literal_value, tokens.literal_value, asked.literal_value
 
     def emit(b: ir.IRBuilder, *values: ir.Value) -> None:
         b.call(linear_ir.dot_function(b.module, *constants), values)
 
-    return emitted(types.void, "pnnpnnnpnp", emit, kind, tokens)
+    return emitted(types.void, "pnnpnnnpnp", emit, kind, tokens, asked)
 
 
 @intrinsic(prefer_literal=True)
@@ -53,6 +55,7 @@ def wide(
     words: Any,
     out: Any,
     out_bytes: Any,
+    ahead: Any,
 ) -> Intrinsic:
     """See ``linear_ir.wide_function``."""
     constants = kind.literal_value, tokens.literal_value
@@ -60,7 +63,7 @@ def wide(
     def emit(b: ir.IRBuilder, *values: ir.Value) -> None:
         b.call(linear_ir.wide_function(b.module, *constants), values)
 
-    return emitted(types.void, "ppnnnpn", emit, kind, tokens)
+    return emitted(types.void, "ppnnnpnp", emit, kind, tokens)
 
 
 @intrinsic
@@ -156,10 +159,19 @@ def call_with(context: Any, function: Any, data: Any) -> Intrinsic:
 @intrinsic
 def relax(context: Any) -> Intrinsic:
     """Let the core rest for a moment while it waits for another."""
+    machine = platform.machine().lower()
+    pause = "llvm.x86.sse2.pause" if machine in ("x86_64", "amd64") else ""
+    return emitted(types.void, "", lambda b: _call_plain(b, pause, ir.VoidType()))
 
-    def emit(b: ir.IRBuilder) -> None:
-        if platform.machine().lower() in ("x86_64", "amd64"):
-            kind = ir.FunctionType(ir.VoidType(), [])
-            b.call(cgutils.get_or_insert_function(b.module, kind, "llvm.x86.sse2.pause"), [])
 
-    return emitted(types.void, "", emit)
+@intrinsic
+def give_way(context: Any) -> Intrinsic:
+    """Let another thread have the core, where the system has a call for it."""
+    name = "sched_yield" if os.name == "posix" else ""
+    return emitted(types.void, "", lambda b: _call_plain(b, name, ir.IntType(32)))
+
+
+def _call_plain(b: ir.IRBuilder, name: str, result: ir.Type) -> None:
+    """Call a function without arguments, unless its name is empty."""
+    if name:
+        b.call(cgutils.get_or_insert_function(b.module, ir.FunctionType(result, []), name), [])

@@ -21,11 +21,14 @@ from kvhouse.engine.kernels.cpu.program_fields import (
     ROTARY,
     TAKEN,
 )
-from kvhouse.engine.kernels.cpu.program_intrinsics import atomic_at, call_with, relax
+from kvhouse.engine.kernels.cpu.program_intrinsics import atomic_at, call_with, give_way, relax
 from kvhouse.engine.kernels.cpu.token_units import norm_units, rotary_units
 
 #: What a thread adds to the counter of an operation that it leaves; it adds 1 when it comes.
 _LEFT = 1 << 32
+
+#: Looks after which a thread that waits lets others have its core: some ten microseconds.
+_PATIENCE = 512
 
 
 @njit(error_model="numpy", inline="always")
@@ -38,7 +41,7 @@ def run_program(kind: int, program: Record) -> None:
         taken, present = address + TAKEN, address + PRESENT
         fetch_add(present, 1)
         if op.code == LINEAR:
-            linear_units(kind, op, taken, scratch, program.threads)
+            linear_units(kind, op, taken, scratch)
         elif op.code == NORM:
             norm_units(op, taken, scratch)
         elif op.code == ROTARY:
@@ -53,7 +56,11 @@ def run_program(kind: int, program: Record) -> None:
 @njit(error_model="numpy", inline="always")
 def _wait(present: int) -> None:
     """Until as many have left as have come."""
+    turns = 0
     seen = atomic_at(present)
     while seen >> 32 != seen & (_LEFT - 1):
+        turns += 1
+        if turns % _PATIENCE == 0:
+            give_way()
         relax()
         seen = atomic_at(present)

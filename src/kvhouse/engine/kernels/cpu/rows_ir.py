@@ -36,6 +36,7 @@ Next = Callable[[ir.Value, int], ir.Value]
 
 @contextmanager
 def sixteens(b: ir.IRBuilder, count: ir.Value) -> Iterator[Next]:
+    """Go through ``count`` elements, 16 at a time."""
     step = ir.Constant(I64, LANES)
     with cgutils.for_range_slice(b, ir.Constant(I64, 0), count, step, intp=I64) as (first, _):
         yield lambda base, item: at(b, base, b.mul(first, ir.Constant(I64, item)))
