@@ -13,7 +13,6 @@ from transformers.models.llama import modeling_llama
 
 from kvhouse.engine import Engine, EngineConfig, SamplingParams
 from kvhouse.engine.fast.norms import RMSNorm, understand_norm
-from kvhouse.engine.fast.weights import join
 from kvhouse.engine.load import load_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -175,34 +174,14 @@ def test_a_block_that_computes_something_else_is_left_alone(architecture, monkey
     assert furthest(got, wanted) == 0
 
 
-def test_weights_are_held_once(architecture):
-    loaded = architecture("llama")
-    before = {name: weight.clone() for name, weight in loaded.model.named_parameters()}
-    engines = [answers(loaded, fast=True, kernel="reference")[0] for _ in range(2)]
-    after = dict(loaded.model.named_parameters())
-    assert all(torch.equal(before[name], after[name]) for name in before)
-    held = {weight.untyped_storage().data_ptr() for weight in after.values()}
-    for engine in engines:
-        for block, _ in engine.executor.adapter.blocks:
-            for weight, _bias in (block.attention.qkv, block.attention.out, block.mlp.gate_up):
-                assert weight.untyped_storage().data_ptr() in held
-    storages = {
-        weight.untyped_storage().data_ptr(): weight.untyped_storage().nbytes()
-        for weight in after.values()
-    }
-    assert sum(storages.values()) == sum(4 * weight.numel() for weight in before.values())
-
-
-def test_joining_needs_a_bias_for_all_or_none():
-    layers = [torch.nn.Linear(4, 3), torch.nn.Linear(4, 2)]
-    weights = [layer.weight.clone() for layer in layers]
-    weight, bias = join(layers)
-    assert torch.equal(weight, torch.cat(weights))
-    assert bias is not None
-    again, _ = join(layers)
-    assert again.data_ptr() == weight.data_ptr()
-    with pytest.raises(Exception, match="some of its joined projections have a bias"):
-        join([torch.nn.Linear(4, 3), torch.nn.Linear(4, 2, bias=False)])
+def test_weights_are_the_models_own(architecture):
+    loaded = wide(architecture, "llama")
+    own = {weight.data_ptr(): weight.shape for weight in loaded.model.parameters()}
+    engine, _ = answers(loaded, fast=True, kernel="reference")
+    for block, _ in engine.executor.adapter.blocks:
+        weights = (*block.attention.qkv, block.attention.out, *block.mlp.gate_up, block.mlp.down)
+        assert [own[weight.data_ptr()] for weight, _ in weights] == [w.shape for w, _ in weights]
+    assert len(weights) == 7
 
 
 @pytest.mark.parametrize("kind", [modeling_llama.LlamaRMSNorm, Gemma3RMSNorm])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,6 +29,9 @@ class Attends(Protocol):
         ...
 
 
+#: A linear layer's weight ``[outputs, inputs]`` and its bias.
+Weight = tuple[torch.Tensor, torch.Tensor | None]
+
 #: Cosines and sines of a step's positions, ``[T, 1, size]`` each.
 Turn = tuple[torch.Tensor, torch.Tensor]
 
@@ -38,8 +42,9 @@ class Attention:
 
     Attributes:
         layer: Number of the layer.
-        qkv: Joined projections, ``[(heads + 2 * kv_heads) * size, hidden]``, and their bias.
-        out: Output projection, and its bias.
+        qkv: Projections to queries, keys and values in this order, one or several of them, which
+            together are ``[(heads + 2 * kv_heads) * size, hidden]``.
+        out: Output projection.
         heads: Query heads.
         kv_heads: Heads of keys and of values.
         size: Elements of a head.
@@ -51,8 +56,8 @@ class Attention:
     """
 
     layer: int
-    qkv: tuple[torch.Tensor, torch.Tensor | None]
-    out: tuple[torch.Tensor, torch.Tensor | None]
+    qkv: tuple[Weight, ...]
+    out: Weight
     heads: int
     kv_heads: int
     size: int
@@ -64,7 +69,7 @@ class Attention:
 
     def __call__(self, x: torch.Tensor, step: Attends, turn: Turn) -> torch.Tensor:
         """Attend from ``[T, hidden]`` to the pages, this step's keys and values among them."""
-        joined = linear(x, *self.qkv)
+        joined = project(x, self.qkv)
         inner = self.kv_heads * self.size
         query, key, value = torch.split(joined, [self.heads * self.size, inner, inner], -1)
         turned = self._heads(joined[:, :-inner]) if self.norms is None else self._normed(query, key)
@@ -89,6 +94,12 @@ class Attention:
         return torch.cat(normed, dim=1)
 
 
+def project(x: torch.Tensor, weights: Sequence[Weight]) -> torch.Tensor:
+    """What linear layers give of one input, side by side: ``[T, outputs]``."""
+    parts = [linear(x, *weight) for weight in weights]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+
+
 def rotate(heads: torch.Tensor, turn: Turn) -> torch.Tensor:
     """Turn pairs of elements half a vector apart (rotary embedding, Su et al. 2021).
 
@@ -111,18 +122,18 @@ class GatedMLP:
     """``down(act(gate(x)) * up(x))``.
 
     Attributes:
-        gate_up: Joined projections, ``[2 * inner, hidden]``, and their bias.
-        down: ``[hidden, inner]``, and its bias.
+        gate_up: Projections to gate and rest, one or two of them, together ``[2 * inner, hidden]``.
+        down: ``[hidden, inner]``.
         act: The activation.
     """
 
-    gate_up: tuple[torch.Tensor, torch.Tensor | None]
-    down: tuple[torch.Tensor, torch.Tensor | None]
+    gate_up: tuple[Weight, ...]
+    down: Weight
     act: Function
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """``[T, hidden]`` of the same."""
-        gate, up = linear(x, *self.gate_up).chunk(2, dim=-1)
+        gate, up = project(x, self.gate_up).chunk(2, dim=-1)
         return linear(self.act(gate) * up, *self.down)
 
 

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import gelu, silu
 
-from kvhouse.engine.fast.block import Block, GatedMLP
+from kvhouse.engine.fast.block import Block, GatedMLP, Weight
 from kvhouse.engine.fast.ends import Ends
 from kvhouse.engine.fast.norms import Function, RMSNorm
 from kvhouse.engine.fast.vocabulary import NotUnderstood
 from kvhouse.engine.kernels.cpu.linear import Activation, Linear, cannot
-
-_Weight = tuple[torch.Tensor, torch.Tensor | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +66,24 @@ def _of_block(block: Block) -> BlockProducts:
         if norm is not None:
             rms(norm)
     return BlockProducts(
-        _linear(attention.qkv),
+        _linear(*attention.qkv),
         _linear(attention.out),
         _linear(*_halves(mlp.gate_up), activation=_activation(mlp.act)),
         _linear(mlp.down),
     )
 
 
-def _halves(joined: _Weight) -> list[_Weight]:
-    weight, bias = joined
+def _halves(weights: Sequence[Weight]) -> Sequence[Weight]:
+    """Gate and rest, which may lie in one weight."""
+    if len(weights) > 1:
+        return weights
+    weight, bias = weights[0]
     size = len(weight) // 2
     biases = (None, None) if bias is None else torch.split(bias, size)
     return list(zip(torch.split(weight, size), biases, strict=True))
 
 
-def _linear(*parts: _Weight, activation: Activation | None = None) -> Linear:
+def _linear(*parts: Weight, activation: Activation | None = None) -> Linear:
     weights = [weight for weight, _ in parts]
     reason = cannot(weights)
     if reason:

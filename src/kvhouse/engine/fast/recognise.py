@@ -9,10 +9,9 @@ import torch
 from torch.nn import Linear
 
 from kvhouse.engine.fast import vocabulary
-from kvhouse.engine.fast.block import Attention, Block, GatedMLP
+from kvhouse.engine.fast.block import Attention, Block, GatedMLP, Weight
 from kvhouse.engine.fast.norms import Function, understand_norm
 from kvhouse.engine.fast.vocabulary import NotUnderstood, refuse_unknown
-from kvhouse.engine.fast.weights import join
 from kvhouse.engine.kv import LayerKV
 
 _BEFORE_AND_AFTER = (
@@ -32,8 +31,6 @@ _NORMS: tuple[tuple[str | None, ...], ...] = (
 
 def understand_block(module: torch.nn.Module, layer: int, kept: LayerKV) -> Block:
     """The block that a module is by its structure; whether it computes the same must be tried.
-
-    Its joined projections' weights become views of one.
 
     Args:
         module: A decoder layer.
@@ -76,13 +73,14 @@ def _attention(module: Any, layer: int, kept: LayerKV) -> Attention:  # noqa: AN
     joined = ("qkv_proj",) if hasattr(module, "qkv_proj") else ("q_proj", "k_proj", "v_proj")
     norms = ("q_norm", "k_norm") if hasattr(module, "q_norm") else ()
     _refuse_other_weights(module, (*joined, "o_proj", *norms), "attention")
-    qkv = join([getattr(module, name) for name in joined])
-    heads = qkv[0].shape[0] // keys.size - 2 * keys.heads
+    qkv = tuple(_weight(getattr(module, name)) for name in joined)
+    outputs = sum(len(weight) for weight, _ in qkv)
+    heads = outputs // keys.size - 2 * keys.heads
     found = [understand_norm(getattr(module, name)) for name in norms]
     return Attention(
         layer,
         qkv,
-        join([module.o_proj]),
+        _weight(module.o_proj),
         heads,
         keys.heads,
         keys.size,
@@ -103,16 +101,20 @@ def _is_turned(module: Any) -> bool:  # noqa: ANN401
 
 
 def _mlp(module: Any) -> Function:  # noqa: ANN401
-    """A gated MLP joined; any other is called as it is."""
+    """A gated MLP; any other is called as it is."""
     joined = ("gate_up_proj",) if hasattr(module, "gate_up_proj") else ("gate_proj", "up_proj")
     try:
         refuse_unknown(module, vocabulary.MLP, "MLP")
         _refuse_other_weights(module, (*joined, "down_proj"), "MLP")
-        gate_up = join([getattr(module, name) for name in joined])
+        gate_up = tuple(_weight(getattr(module, name)) for name in joined)
         act = module.act_fn if hasattr(module, "act_fn") else module.activation_fn
-        return GatedMLP(gate_up, join([module.down_proj]), act)
+        return GatedMLP(gate_up, _weight(module.down_proj), act)
     except (NotUnderstood, AttributeError):
         return OwnModule(module)
+
+
+def _weight(layer: Linear) -> Weight:
+    return layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
 
 
 class OwnModule:

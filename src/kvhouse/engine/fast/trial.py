@@ -16,9 +16,9 @@ from kvhouse.engine.kv import LayerKV
 from kvhouse.engine.packed import PackedRow
 
 #: How far a block may be off: the root mean square of the errors of what it adds to the stream,
-#: over that of what it adds. What the stream's own dtype rounds off is not counted. In narrow dtypes
-#: a block's own rounding is left, up to 6 % in Gemma-3-270M; that it is the right block has been
-#: tried in float32, on a narrow model of its class, by then (``support``).
+#: over that of what it adds. What the stream's own dtype rounds off is not counted. In narrow
+#: dtypes a block's own rounding is left, up to 6 % in Gemma-3-270M; that it is the right block has
+#: been tried in float32, on a narrow model of its class, by then (``support``).
 TOLERANCES = {torch.float32: 2e-5, torch.float16: 2e-2, torch.bfloat16: 1.5e-1}
 
 #: The same where keys and values are rounded, some of them the other way after a rounding before.
