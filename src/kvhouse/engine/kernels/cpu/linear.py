@@ -48,10 +48,6 @@ Activation = Literal["silu", "gelu_tanh", "gelu"]
 #: Numbers of the dtypes that weights, inputs and outputs have.
 DTYPES = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16}
 
-#: Turned weights that a thread holds in its second-level cache at most, in bytes; tokens that it
-#: multiplies with them before it turns the next.
-_TURNED_BYTES, _UNIT_TOKENS = 512 * 1024, 256
-
 _Op: Any = np.ctypeslib.as_ctypes_type(OP)
 
 
@@ -116,8 +112,7 @@ class Linear:
         self._bias = _padded(self._weights, biases, gated=gated)
         self._runner = compiled.program_runner(self.kind)
         self._op = self._fixed(ACTIVATIONS[activation], gated=gated)
-        panel_bytes = self._op.row_bytes // 4 * PANEL_WORD
-        self.scratch_bytes: int = SUMS_BYTES + self._op.unit_panels * panel_bytes
+        self.scratch_bytes: int = SUMS_BYTES + self._op.row_bytes // 4 * PANEL_WORD
 
     def __call__(
         self,
@@ -184,8 +179,6 @@ class Linear:
         op.row_step = weight.stride(0) * weight.element_size()
         op.bias = 0 if self._bias is None else self._bias.data_ptr()
         op.activation, op.gated = activation, int(gated)
-        op.unit_panels = max(1, min(4, _TURNED_BYTES // (op.row_bytes // 4 * PANEL_WORD)))
-        op.unit_tokens = _UNIT_TOKENS
         return op
 
 

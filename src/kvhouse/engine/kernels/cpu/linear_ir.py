@@ -77,36 +77,35 @@ def dot_function(module: ir.Module, kind: int, tokens: int, asked: int) -> ir.Fu
     return function
 
 
-def wide_function(module: ir.Module, kind: int, tokens: int) -> ir.Function:
-    """``void(panel, x, x_bytes, last_token, words, out, out_bytes, ahead)``.
+def wide_function(module: ir.Module, kind: int, tokens: int, asked: int) -> ir.Function:
+    """``void(panel, x, x_bytes, last_token, bytes, out, ahead)``.
 
     The products of the 32 rows of a panel, turned, with ``tokens`` tokens; those after
-    ``last_token`` are taken for it. ``words`` is a multiple of 4; ``out`` is float32
-    ``[tokens, 32]``. As much as a block of the panel is asked for from ``ahead`` on.
+    ``last_token`` are taken for it. ``bytes``, a multiple of 64, are as many as a row
+    has; ``out`` is float32 ``[tokens, 32]``. As much as ``4 * asked`` rows have is asked for from
+    ``ahead`` on.
     """
-    kinds = [BYTES, BYTES, I64, I64, I64, BYTES, I64, BYTES]
-    function, b = _begin(module, f"kvhouse_wide_{kind}_{tokens}", kinds)
-    panel, x, x_bytes, last_token, words, out, out_bytes, ahead = function.args
+    kinds = [BYTES, BYTES, I64, I64, I64, BYTES, BYTES]
+    function, b = _begin(module, f"kvhouse_wide_{kind}_{tokens}_{asked}", kinds)
+    panel, x, x_bytes, last_token, size, out, ahead = function.args
     inputs = _up_to(b, x, x_bytes, last_token, tokens)
     sums = _zeros(b, 2 * tokens)
-    unrolled = 4
-    with _steps(b, words, unrolled) as first:
-        ask(b, at(b, ahead, b.mul(first, ir.Constant(I64, LINE))), unrolled * LINE)
-        for turn in range(unrolled):
-            word = b.add(first, ir.Constant(I64, turn))
-            start = at(b, panel, b.mul(word, ir.Constant(I64, PANEL_WORD)))
+    # Four words at a time, 16 bytes of each row.
+    with _steps(b, size, 16) as offset:
+        ask(b, at(b, ahead, b.mul(offset, ir.Constant(I64, 4 * asked))), asked * LINE)
+        for word in range(4):
+            place = b.add(offset, ir.Constant(I64, 4 * word))
+            start = at(b, panel, b.mul(place, ir.Constant(I64, PANEL_WORD // 4)))
             halves = [
                 load(b, at(b, start, ir.Constant(I64, half * LINE)), _WORDS, LINE)
                 for half in range(2)
             ]
-            offset = b.mul(word, ir.Constant(I64, 4))
             for token, pointer in enumerate(inputs):
-                one = splat(b, load(b, at(b, pointer, offset), I32, 2), BLOCK)
+                one = splat(b, load(b, at(b, pointer, place), I32, 2), BLOCK)
                 for half, weights in enumerate(halves):
                     _add_product(b, kind, weights, one, sums[2 * token + half])
     for number, variable in enumerate(sums):
-        row = at(b, out, b.mul(out_bytes, ir.Constant(I64, number // 2)))
-        store(b, b.load(variable, typ=_FLOATS), at(b, row, ir.Constant(I64, number % 2 * LINE)), 4)
+        store(b, b.load(variable, typ=_FLOATS), at(b, out, ir.Constant(I64, number * LINE)), 4)
     b.ret_void()
     return function
 
@@ -202,17 +201,17 @@ def _quarters(numbers: Sequence[int]) -> list[int]:
 
 #: Lanes of two vectors, taken so that each stage of four brings words of twice as many rows
 #: together. The first two stay within quarters of a register, as the cheapest instructions do.
-_STAGES: Sequence[tuple[Sequence[int], Sequence[int]]] = (
-    tuple(
-        [4 * q + lane + other for q in range(4) for lane in half for other in (0, 16)]
+_STAGES: Sequence[Sequence[Sequence[int]]] = (
+    [
+        [4 * quarter + lane + other for quarter in range(4) for lane in half for other in (0, 16)]
         for half in ((0, 1), (2, 3))
-    ),
-    tuple(
-        [4 * q + lane + other for q in range(4) for other in (0, 16) for lane in half]
+    ],
+    [
+        [4 * quarter + lane + other for quarter in range(4) for other in (0, 16) for lane in half]
         for half in ((0, 1), (2, 3))
-    ),
-    (_quarters((0, 2, 4, 6)), _quarters((1, 3, 5, 7))),
-    (_quarters((0, 2, 4, 6)), _quarters((1, 3, 5, 7))),
+    ],
+    [_quarters((0, 2, 4, 6)), _quarters((1, 3, 5, 7))],
+    [_quarters((0, 2, 4, 6)), _quarters((1, 3, 5, 7))],
 )
 
 

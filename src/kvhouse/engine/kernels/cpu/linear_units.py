@@ -1,8 +1,8 @@
 """Matrix products, compiled: one unit of an operation's work after the other.
 
-A unit is a *panel* of two blocks of weights, or several panels, with all tokens or some of them;
-the threads take units until none is left. With few tokens a product is a read of the weights, and
-each panel is read once for all of them.
+A unit is a *panel* of two blocks of weights with all tokens, or 256 of them; the threads take units
+until none is left. With few tokens a product is a read of the weights, and each panel is read once
+for all of them.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ DOT_TOKENS = 8
 #: machine's multipliers busy, and no more pointers than it has registers for.
 WIDE_TOKENS = 8
 
+#: Tokens that a panel of weights, once turned, is multiplied with.
+UNIT_TOKENS = 256
+
 #: Working memory of a thread: sums first, then a row of a block, then turned weights.
 _SPARE = WIDE_TOKENS * PANEL_WORD
 SUMS_BYTES = _SPARE + 64
@@ -42,16 +45,15 @@ def linear_units(kind: int, op: Record, taken: int, scratch: int) -> None:
     """Take units until none is left."""
     panels = (op.block_count + 1) // 2
     few = op.tokens <= DOT_TOKENS
-    groups = panels if few else (panels + op.unit_panels - 1) // op.unit_panels
-    units = groups if few else groups * ((op.tokens + op.unit_tokens - 1) // op.unit_tokens)
+    units = panels if few else panels * ((op.tokens + UNIT_TOKENS - 1) // UNIT_TOKENS)
     # The next unit is taken before it is begun, so that its weights can be asked for.
     unit, following = fetch_add(taken, 1), fetch_add(taken, 1)
     while unit < units:
-        ahead = min(following, units - 1)
+        ahead = min(following, units - 1) % panels
         if few:
             _dot_panel(kind, op, unit, ahead, scratch)
         else:
-            _wide_panels(kind, op, groups, unit, ahead, scratch)
+            _wide_panel(kind, op, unit % panels, unit // panels * UNIT_TOKENS, ahead, scratch)
         unit, following = following, fetch_add(taken, 1)
 
 
@@ -134,32 +136,31 @@ def _dot_rows(kind: int, op: Record, rows: int, last: int, out: int, ahead: int)
 
 
 @njit(error_model="numpy")
-def _wide_panels(kind: int, op: Record, groups: int, unit: int, following: int, sums: int) -> None:
-    """The products of a unit's panels with its tokens."""
+def _wide_panel(kind: int, op: Record, panel: int, first: int, next_panel: int, sums: int) -> None:
+    """The products of a panel with a unit's tokens, from ``first`` on."""
     blocks = carray(memory(op.blocks), (op.block_count,), BLOCK_ROWS)
-    first = unit % groups * op.unit_panels
-    end = min(2 * (first + op.unit_panels), op.block_count)
-    start = unit // groups * op.unit_tokens
-    last = min(start + op.unit_tokens, op.tokens)
-    size = op.row_bytes
-    turned, panel_bytes = sums + SUMS_BYTES, size // 4 * PANEL_WORD
-    for number in range(2 * first, end):
+    size, turned, end = op.row_bytes, sums + SUMS_BYTES, min(first + UNIT_TOKENS, op.tokens)
+    for number in range(2 * panel, min(2 * panel + 2, op.block_count)):
         block = blocks[number]
-        place = turned + (number // 2 - first) * panel_bytes + number % 2 * _BLOCK_BYTES
+        place = turned + number % 2 * _BLOCK_BYTES
         turn(block.address, op.row_step, block.rows - 1, size, place)
-    asked = 2 * (following % groups) * op.unit_panels
-    asked_end = min(asked + 2 * op.unit_panels, op.block_count)
-    for panel in range(first, (end + 1) // 2):
-        weights = turned + (panel - first) * panel_bytes
-        for token in range(start, last, WIDE_TOKENS):
-            left, x = last - token, op.x + token * op.x_bytes
-            ahead = blocks[asked].address if asked < asked_end else weights
-            asked += 1
-            if left > 4:
-                wide(kind, 8, weights, x, op.x_bytes, left - 1, size // 4, sums, PANEL_WORD, ahead)
-            else:
-                wide(kind, 4, weights, x, op.x_bytes, left - 1, size // 4, sums, PANEL_WORD, ahead)
-            _finish(op, blocks, panel, token, min(WIDE_TOKENS, left), sums)
+    # The next panel's weights are asked for in half blocks where there are many products, in
+    # whole ones otherwise: evenly, since memory would idle after a burst.
+    pieces = 2 if end - first > 3 * WIDE_TOKENS else 1
+    piece, last_piece = 2 * next_panel * pieces, min(2 * next_panel + 2, op.block_count) * pieces
+    for token in range(first, end, WIDE_TOKENS):
+        ahead = turned
+        if piece < last_piece:
+            ahead = blocks[piece // pieces].address + piece % pieces * 8 * size
+        piece += 1
+        last, x = end - token - 1, op.x + token * op.x_bytes
+        if last < 4:
+            wide(kind, 4, 4, turned, x, op.x_bytes, last, size, sums, ahead)
+        elif pieces == 1:
+            wide(kind, 8, 4, turned, x, op.x_bytes, last, size, sums, ahead)
+        else:
+            wide(kind, 8, 2, turned, x, op.x_bytes, last, size, sums, ahead)
+        _finish(op, blocks, panel, token, min(WIDE_TOKENS, last + 1), sums)
 
 
 @njit(error_model="numpy")

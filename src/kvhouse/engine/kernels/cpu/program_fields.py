@@ -35,8 +35,6 @@ _WHOLE = (
     "row_step",  # from one row to the next
     "bias",  # address of float32 [size], 0 for none
     "activation",
-    "unit_panels",  # where tokens are many: panels and tokens that a thread takes at once
-    "unit_tokens",
     "gated",  # 1 where blocks come in pairs, of which the first is activated
     "weight",  # of a norm: address of float32 [size], 0 for none
     "centred",  # 1 where the mean is subtracted

@@ -48,22 +48,22 @@ def wide(
     context: Any,
     kind: Any,
     tokens: Any,
+    asked: Any,
     panel: Any,
     x: Any,
     x_bytes: Any,
     last_token: Any,
-    words: Any,
+    size: Any,
     out: Any,
-    out_bytes: Any,
     ahead: Any,
 ) -> Intrinsic:
     """See ``linear_ir.wide_function``."""
-    constants = kind.literal_value, tokens.literal_value
+    constants = kind.literal_value, tokens.literal_value, asked.literal_value
 
     def emit(b: ir.IRBuilder, *values: ir.Value) -> None:
         b.call(linear_ir.wide_function(b.module, *constants), values)
 
-    return emitted(types.void, "ppnnnpnp", emit, kind, tokens)
+    return emitted(types.void, "ppnnnpp", emit, kind, tokens, asked)
 
 
 @intrinsic
