@@ -15,7 +15,7 @@ from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.load import LoadedModel
 from kvhouse.engine.outputs import TokenLogprobs
 from kvhouse.engine.packed import pack
-from kvhouse.engine.sampler import Sampler
+from kvhouse.engine.sampler import Sampler, peaks
 from kvhouse.engine.sampling_params import SamplingParams
 from kvhouse.engine.sequential import make_adapter
 from kvhouse.engine.tier_stores import TierStore
@@ -137,15 +137,13 @@ class TorchExecutor:
         """Compute every row of ``plan`` and sample."""
         tokens = {row.request: self._live[row.request].tokens for row in plan.rows}
         logits = self.adapter.forward(pack(plan, tokens))
-        likeliest = logits.argmax(-1)
-        # A peak that is not finite means NaN or infinity somewhere in the row.
-        usable = torch.isfinite(logits.gather(-1, likeliest[:, None])[:, 0]).tolist()
+        likeliest, usable = peaks(logits)
         sampling = [row for row in plan.rows if row.samples]
         return tuple(
             self._sample(row, likely, logits[i])
             if usable[i]
             else self._fail(row, "the model gave no finite logits")
-            for i, (row, likely) in enumerate(zip(sampling, likeliest.tolist(), strict=True))
+            for i, (row, likely) in enumerate(zip(sampling, likeliest, strict=True))
         )
 
     def _sample(self, row: Row, likeliest: int, logits: torch.Tensor) -> Sampled:
