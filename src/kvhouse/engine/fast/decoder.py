@@ -18,7 +18,7 @@ from kvhouse.engine.kernels import AttentionKernel
 from kvhouse.engine.packed import PackedStep
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class FastDecoder:
     """Embedding, blocks, norm and head in a loop of our own; see ``Adapter``.
 
