@@ -76,6 +76,18 @@ LINES = [
         1.93,
     ),
     (
+        "Capture piecewise CUDA graph end. Time elapsed: 3.20 s. mem usage=0.45 GB. "
+        "avail mem=9.03 GB.",
+        "prefill_graph_gb",
+        0.45,
+    ),
+    (
+        "Capture draft extend cuda graph end. Time elapsed: 2.11 s. mem usage=0.12 GB. "
+        "avail mem=8.91 GB.",
+        "draft_extend_graph_gb",
+        0.12,
+    ),
+    (
         "max_total_num_tokens=298447, chunked_prefill_size=2048, max_prefill_tokens=16384, "
         "max_running_requests=3730, context_len=40960, available_gpu_mem=2.82 GB",
         "max_total_num_tokens",

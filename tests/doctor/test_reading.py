@@ -157,3 +157,58 @@ def test_a_draft_model_s_pool_is_kept_apart(examined) -> None:
     ).log.facts
     assert facts.number("k_size_gb") == 3.46
     assert facts.number("draft_k_size_gb") == 1.08
+
+
+def test_a_draft_s_weights_and_graphs_are_kept_apart(examined) -> None:
+    """Sizes of https://github.com/sgl-project/sglang/pull/35996 and issues/10088."""
+    report = examined(
+        "[2026-08-22 10:00:00] Load weight begin. avail mem=77.98 GB\n"
+        "[2026-08-22 10:00:10] Load weight end. elapsed=10.00 s, "
+        "type=Qwen3_5ForConditionalGeneration, avail mem=49.59 GB, mem usage=28.39 GB.\n"
+        "[2026-08-22 10:00:11] Load weight begin. avail mem=49.59 GB\n"
+        "[2026-08-22 10:00:12] Load weight end. elapsed=1.00 s, "
+        "type=Qwen3_5ForCausalLMMTP, avail mem=44.41 GB, mem usage=5.18 GB.\n"
+        "[2026-08-22 10:00:20] Capture cuda graph end. Time elapsed: 12.11 s. "
+        "mem usage=0.54 GB. avail mem=16.74 GB.\n"
+        "[2026-08-22 10:00:30] Capture draft cuda graph end. Time elapsed: 62.67 s. "
+        "mem usage=0.21 GB. avail mem=15.31 GB.\n"
+    )
+    facts = report.log.facts
+    assert facts.number("avail_before_load_gb") == 77.98
+    assert (facts.number("weights_gb"), facts.number("draft_weights_gb")) == (28.39, 5.18)
+    assert (facts.number("graph_gb"), facts.number("draft_graph_gb")) == (0.54, 0.21)
+    parts = dict(report.bar.parts)
+    assert parts["weights"] / 2**30 == pytest.approx(28.39 + 5.18)
+    assert parts["graphs"] / 2**30 == pytest.approx(0.54 + 0.21)
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("Qwen/Qwen3-32B", "qwen3-32b"),
+        ("Qwen/Qwen3-32B-AWQ", "qwen3-32b"),
+        ("Qwen/Qwen3-32B-FP8", "qwen3-32b-fp8"),
+        ("NousResearch/Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("meta-llama/Llama-2-7b-chat-hf", "llama-2-7b"),
+        ("mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b-v0.3"),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "qwen3-30b-a3b"),
+        ("Gemma 3 270m", "gemma-3-270m"),
+        ("models/google_gemma-3-27b-it", ""),
+        ("my-llama-3.1-8b", ""),
+        ("Qwen/Qwen3-Coder-30B-A3B-Instruct", ""),
+    ],
+)
+def test_a_model_is_known_by_its_name_without_what_tunes_it(name, known, examined) -> None:
+    """Another size, or another family, is never taken for one that has a like name."""
+    log = (
+        f"Initializing a V1 LLM engine (v0.9.0) with config: model='{name}', dtype=torch.bfloat16\n"
+    )
+    assert examined(log).model == known
+
+
+def test_json_behind_a_container_s_name_is_read(examined) -> None:
+    line = (
+        'vllm-1  | {"log":"non-default args: {\\"model\\": \\"m\\", \\"max_model_len\\": '
+        '8192}\\n","stream":"stdout"}\n'
+    )
+    assert examined(line).log.facts.count("max_model_len") == 8192

@@ -16,6 +16,7 @@ from kvhouse.cli.run import answers_to_dict
 from kvhouse.demo.cache import CacheOutcome, CacheSetting
 from kvhouse.demo.paging import POLICIES, Outcome, Setting
 from kvhouse.doctor import examine
+from kvhouse.doctor.metrics.watch import Poll
 from kvhouse.doctor.texts import texts_of
 from kvhouse.engine.outputs import Completion, FinishReason, TokenLogprobs
 from kvhouse.engine.quality import Quality, QualityReport, Variant
@@ -172,6 +173,7 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
         "kvhouse-devices": [{"devices": [device.to_dict() for device in devices.listed()]}],
         "kvhouse-quality": [_quality().to_dict()],
         "kvhouse-doctor": _doctor(),
+        "kvhouse-doctor-with---watch": _polls(),
         "kvhouse-demo-cache": [CacheOutcome(CacheSetting(), "", (Point(1, *[0.0] * 5),)).to_dict()],
         "kvhouse-demo-paging": [Outcome(Setting(), sized, drives, drives).to_dict()],
     }
@@ -215,6 +217,14 @@ def _doctor() -> list[dict[str, Any]]:
     )
     logs = (start, "hello\n", "GPU KV cache size: 16 tokens\n")
     return [examine(io.BytesIO(log.encode())).to_dict(texts) for log in logs]
+
+
+def _polls() -> list[dict[str, Any]]:
+    """The first, which knows no rates, and one that knows them all."""
+    names = ("preempted_total", "queried_total", "hit_total", "prompt_total", "generated_total")
+    grown = dict.fromkeys((*names, "finished_total"), 1.0)
+    gauges = {"running": 1.0, "waiting": 0.0, "usage_share": 0.5}
+    return [Poll(1).to_dict(), Poll(2, 1.0, gauges, grown, fits=1.5).to_dict()]
 
 
 def _quality() -> QualityReport:

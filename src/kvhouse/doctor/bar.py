@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +56,9 @@ def _of_profile(log: Log) -> Bar | None:
     facts = log.facts
     total = facts.bytes("total_gpu_gib", "total_gib", "total_mib")
     weights = facts.bytes(*_WEIGHTS)
-    kv = facts.bytes(*_KV, "kv_budget_mib")
+    # Where blocks were given outright, what could have been KV is not.
+    given = "num_gpu_blocks_override" in facts
+    kv = None if given else facts.bytes(*_KV, "kv_budget_mib")
     peak = facts.bytes("peak_torch_gib")
     activations = facts.bytes("activation_peak_gib", "activation_peak_mib", "peak_non_kv_mib")
     if activations is None and peak is not None and weights is not None:
@@ -97,10 +100,12 @@ def _of_sglang(log: Log) -> Bar | None:
     sizes = [facts.bytes(name) for name in (*pools, "other_k_size_gb", "other_v_size_gb")]
     kv = facts.bytes("swakvpool_usage_gb") or sum(size or 0 for size in sizes) or None
     states = sum(facts.bytes(name) or 0 for name in ("conv_state_gb", "ssm_state_gb")) or None
-    graphs = facts.bytes("graph_gb")
+    captured = ("graph_gb", "prefill_graph_gb", "draft_graph_gb", "draft_extend_graph_gb")
+    graphs = sum(facts.bytes(name) or 0 for name in captured) or None
+    weights = sum(facts.bytes(name) or 0 for name in ("weights_gb", "draft_weights_gb")) or None
     left = facts.bytes("free_left_gb", "avail_after_gb")
     parts = {
-        "weights": facts.bytes("weights_gb"),
+        "weights": weights,
         "graphs": graphs,
         "states": states,
         **_kv_parts(log, kv),
@@ -118,7 +123,9 @@ def _of_buffers(log: Log) -> Bar | None:
     for name in log.facts.by_name:
         kind, colon, device = name.removesuffix("_mib").partition(":")
         if colon and kind in kinds:
-            devices.setdefault(device, {})[kinds[kind]] = log.facts.bytes(name)
+            # Weights that are mapped or repacked lie in the memory of the same device.
+            parts = devices.setdefault(re.sub(r"_(?:Mapped|REPACK)$", "", device), {})
+            parts[kinds[kind]] = (parts.get(kinds[kind]) or 0) + (log.facts.bytes(name) or 0)
     if not devices:
         return None
     device = max(devices, key=lambda name: sum(size or 0 for size in devices[name].values()))

@@ -11,6 +11,7 @@ from kvhouse.doctor.log import Log
 from kvhouse.errors import KvhouseError
 from kvhouse.planner.engines.cases.case import Check
 from kvhouse.planner.engines.cases.judge import judge
+from kvhouse.planner.engines.vllm_options import CPU_BLOCK
 from kvhouse.spec.model import ModelSpec
 
 #: Facts that are settings; all others are what the engine reported.
@@ -29,10 +30,17 @@ SETTINGS = frozenset(
         *("max_concurrent_requests", "cuda_memory_fraction"),
     }
 )
-#: Facts that name the run and are neither.
-_ABOUT = frozenset(
-    {"model", "model_file", "engine_version", "build_number", "v1", "kv_given", "arguments"}
+#: Facts that name the run and are neither; none of them is a figure.
+ABOUT = frozenset(
+    {
+        *("model", "model_file", "engine_version", "build_number", "v1", "kv_given", "arguments"),
+        "kv_device",
+    }
 )
+#: What a log says without a figure.
+_SAID = frozenset({"kv_scale_one", "random_keys", "component"})
+#: Facts of what was served: endings of their names.
+_TRAFFIC = ("_total", "_sum", "_count", "_mean", "_rate", "longest_tokens")
 #: The names that cases have for engines.
 _CASE_ENGINES = {"vllm": "vllm-v1"}
 
@@ -89,8 +97,10 @@ def case_of(log: Log, options: Mapping[str, Value]) -> dict[str, Any]:
     reported = {
         name: value
         for name, value in values.items()
-        if name not in SETTINGS | _ABOUT and ":" not in name
+        if name not in SETTINGS | ABOUT | _SAID and ":" not in name and not name.endswith(_TRAFFIC)
     }
+    if values.get("kv_device") == "CPU":
+        flags.setdefault("block_size", CPU_BLOCK)
     if "arguments" in values:  # all that differ from the defaults were listed
         flags.setdefault("tp", 1)
     if values.get("kv_given"):

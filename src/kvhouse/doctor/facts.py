@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -20,6 +20,9 @@ _UNITS = (
     ("_pct", "%"),
     ("_tokens", "tokens"),
     ("_len", "tokens"),
+    ("_seconds", "s"),
+    ("_seconds_mean", "s"),
+    ("_rate", "tokens/s"),
     ("_blocks", "blocks"),
     ("_cells", "cells"),
 )
@@ -115,20 +118,36 @@ class Facts:
     series: dict[str, Series] = field(default_factory=dict)
 
     def observe(self, name: str, value: float, line: int, engine: str, text: str) -> None:
-        """Take in one value of a series; it is called for every line of statistics."""
+        """Take in one value of a series."""
+        self.observe_all(name, (value,), engine, lambda _: (line, text))
+
+    def observe_all(
+        self,
+        name: str,
+        values: Sequence[float],
+        engine: str,
+        said: Callable[[int], tuple[int, str]],
+    ) -> None:
+        """Take in values of a series, at least one.
+
+        Args:
+            name: What they are.
+            values: The values, in the order of lines.
+            engine: Who prints them.
+            said: For a value's index, its line and text; asked of the largest only.
+        """
+        most = max(values)
         known = self.series.get(name)
-        if known is None:
-            fact = Fact(name, value, line, engine, "", text)
-            self.series[name] = Series(1, value, value, value, value, fact)
-            return
-        known.count += 1
-        known.total += value
-        known.last = value
-        if value < known.least:
-            known.least = value
-        elif value > known.most:
-            known.most = value
-            known.peak = Fact(name, value, line, engine, "", text)
+        if known is None or most > known.most:
+            line, text = said(values.index(most))
+            peak = Fact(name, most, line, engine, "", text)
+        else:
+            peak = known.peak
+        count, total, least = len(values), sum(values), min(values)
+        if known is not None:
+            count, total = known.count + count, known.total + total
+            least, most = min(known.least, least), max(known.most, most)
+        self.series[name] = Series(count, total, least, most, values[-1], peak)
 
     def add(self, fact: Fact) -> None:
         """Take in one fact."""

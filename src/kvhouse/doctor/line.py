@@ -10,7 +10,7 @@ from kvhouse.doctor.facts import Kind, Value
 
 #: A whole number with or without commas, and a number with or without a fraction. Bounded, as all
 #: quantifiers in line formats are: a log is untrusted, and no regex may take longer than its line.
-COUNT = r"(\d[\d,]{0,17})"
+COUNT = r"(\d{1,3}(?:,\d{3}){1,5}(?!\d)|\d{1,18})"
 NUMBER = r"(-?\d{1,12}(?:\.\d{1,9})?)"
 
 #: A fact's name and value, and the part of the line that says it where that is not all of it.
@@ -29,11 +29,12 @@ class Line:
         needle: Bytes that the line must have besides, before the regex is tried.
         regex: What is read.
         names: The fact of each group, in order; an empty name skips its group.
-        sets: Facts that the line gives by being there.
+        sets: Facts that the line gives by being there; of a series, values.
         kind: ``series`` for figures that are printed again and again.
         reading: In place of ``names``, for lines that depend on lines before them.
         starts: Whether a second such line of a worker means that the server was started again.
         only: Whether a line with the needle says nothing else, so that no other format is tried.
+        anywhere: Whether it is looked for in lines that repeat what users sent, too.
     """
 
     engine: str
@@ -46,6 +47,7 @@ class Line:
     reading: Reading | None = None
     starts: bool = False
     only: bool = False
+    anywhere: bool = False
 
     def read(self, match: re.Match[str], memory: dict[str, Value]) -> Iterable[Read]:
         """The facts of a line that matched."""
@@ -64,10 +66,12 @@ WORDS = frozenset({"model", "engine_version", "build", "dtype", "kv_cache_dtype"
 
 
 def value_of(name: str, text: str) -> Value:
-    """A group as a number where it looks like one."""
+    """A group as a number, or as yes or no, where it looks like one."""
     text = text.strip()
     if name in WORDS:
         return text
+    if text in ("true", "false"):
+        return text == "true"
     digits = text.replace(",", "")
     try:
         return int(digits) if digits.lstrip("-").isdigit() else float(digits)
@@ -87,6 +91,7 @@ def line(
     reading: Reading | None = None,
     starts: bool = False,
     only: bool = False,
+    anywhere: bool = False,
 ) -> Line:
     """A line format from texts: ``N`` and ``F`` between angle brackets stand for numbers.
 
@@ -101,6 +106,7 @@ def line(
         reading: See ``Line``.
         starts: See ``Line``.
         only: See ``Line``.
+        anywhere: See ``Line``.
     """
     pattern = regex.replace("<N>", COUNT).replace("<F>", NUMBER)
     return Line(
@@ -114,4 +120,5 @@ def line(
         reading=reading,
         starts=starts,
         only=only,
+        anywhere=anywhere,
     )

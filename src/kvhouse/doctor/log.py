@@ -5,21 +5,23 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from typing import Literal
 
 from kvhouse.doctor.facts import MOST_WORKERS, Fact, Facts, Value
 from kvhouse.doctor.line import Line
 from kvhouse.doctor.mask import mask
 from kvhouse.doctor.prefixes import worker_of
-from kvhouse.doctor.scan import Candidate, Scanner
+from kvhouse.doctor.scan import Candidate, Readable, Scanner
 
+#: Lines of statistics that are put aside at most.
+_ROWS = 1024
 #: Facts that only the V1 engine prints, and only the V0 engine.
 _V1 = frozenset({"v1", "available_kv_gib", "needed_gib", "attn_block_size"})
 
 
 @dataclass(slots=True)
 class Log:
-    """What a log says.
+    """What a log says, or a scrape.
 
     Attributes:
         facts: The facts of the last run.
@@ -28,6 +30,7 @@ class Log:
         lines: Lines read.
         tried: Regexes that were tried on a line.
         wrote: How many facts each engine's formats gave.
+        source: Whether it is a log, or samples of ``/metrics``.
     """
 
     facts: Facts = field(default_factory=Facts)
@@ -36,6 +39,7 @@ class Log:
     lines: int = 0
     tried: int = 0
     wrote: Counter[str] = field(default_factory=Counter)
+    source: Literal["log", "metrics"] = "log"
 
     @property
     def engine(self) -> str:
@@ -59,11 +63,12 @@ class Log:
         return tuple(sorted(names - {""}))
 
 
-def read_log(stream: BinaryIO) -> Log:
+def read_log(stream: Readable) -> Log:
     """Read a log to its end, keeping a bounded number of facts and none of its text."""
     scanner, reader = Scanner(), _Reader()
     for candidate in scanner.candidates(stream):
         reader.take(candidate)
+    reader.settle()
     reader.log.size, reader.log.lines = scanner.size, scanner.count
     return reader.log
 
@@ -75,6 +80,8 @@ class _Reader:
         self.log = Log()
         self.memories: dict[str, dict[str, Value]] = {}
         self.started: set[tuple[int, str]] = set()
+        #: By format, lines of statistics that are summed up together, which is much faster.
+        self.pending: dict[int, tuple[Line, list[tuple[int, re.Match[str]]]]] = {}
 
     def take(self, candidate: Candidate) -> None:
         worker: str | None = None
@@ -105,11 +112,43 @@ class _Reader:
 
     def _observe(self, each: Line, match: re.Match[str], number: int) -> None:
         """Figures of a line of statistics; its format has nothing in it that would be masked."""
-        self.log.wrote[each.engine] += 1
-        for name, text in zip(each.names, match.groups(), strict=False):
-            if name and text is not None:
-                value = float(text.replace(",", ""))
-                self.log.facts.observe(name, value, number, each.engine, match[0])
+        if each.reading is not None or each.sets:
+            self.log.wrote[each.engine] += 1
+            for name, value, _ in each.read(match, self._memory("")):
+                self.log.facts.observe(name, float(value), number, each.engine, match[0])
+            return
+        rows = self.pending.setdefault(id(each), (each, []))[1]
+        rows.append((number, match))
+        if len(rows) >= _ROWS:
+            self.settle()
+
+    def settle(self) -> None:
+        """Sum up the lines of statistics that were put aside, a column at a time."""
+        for each, rows in self.pending.values():
+            self.log.wrote[each.engine] += len(rows)
+            columns = zip(*(match.groups() for _, match in rows), strict=True)
+            for name, column in zip(each.names, columns, strict=False):
+                if name:
+                    self._sum_up(each, name, rows, column)
+        self.pending.clear()
+
+    def _sum_up(
+        self,
+        each: Line,
+        name: str,
+        rows: list[tuple[int, re.Match[str]]],
+        column: tuple[str | None, ...],
+    ) -> None:
+        if None in column:
+            rows = [row for row, text in zip(rows, column, strict=True) if text is not None]
+        values = [float(text.replace(",", "")) for text in column if text is not None]
+
+        def said(index: int) -> tuple[int, str]:
+            number, match = rows[index]
+            return number, match[0]
+
+        if values:
+            self.log.facts.observe_all(name, values, each.engine, said)
 
     def _memory(self, worker: str) -> dict[str, Value]:
         if worker not in self.memories and len(self.memories) >= MOST_WORKERS:
@@ -119,6 +158,7 @@ class _Reader:
     def _start(self, each: Line, worker: str) -> None:
         key = (id(each), worker)
         if key in self.started:
+            self.pending.clear()
             self.log.facts, self.log.wrote = Facts(), Counter()
             self.log.runs += 1
             self.memories.clear()

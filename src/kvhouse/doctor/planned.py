@@ -13,6 +13,7 @@ from kvhouse.doctor.log import Log
 from kvhouse.errors import KvhouseError
 from kvhouse.planner.engines.registry import ENGINES, view
 from kvhouse.planner.engines.view import EngineView
+from kvhouse.planner.engines.vllm_options import CPU_BLOCK
 from kvhouse.spec.model import ModelSpec
 
 _GIB = 2**30
@@ -30,7 +31,13 @@ _OPTIONS = {
     "engine_version": "version",
 }
 #: Facts that are the bytes for KV on one rank, and the blocks or tokens of its pool.
-_AVAILABLE = ("available_kv_gib", "kv_cache_gib", "allocated_gib", "kv_budget_mib")
+_AVAILABLE = (
+    "kv_cache_memory_bytes",
+    "available_kv_gib",
+    "kv_cache_gib",
+    "allocated_gib",
+    "kv_budget_mib",
+)
 _BLOCKS = ("gpu_blocks", "kv_blocks", "blocks")
 
 
@@ -89,11 +96,27 @@ def planned(
         found["tokens"] = facts.count("full_layer_tokens", "tokens", "max_total_num_tokens")
     elif log.engine != "llama.cpp":
         found |= _pool(log, known)
-    return Planned(log.engine, spec, found)
+    if facts.word("kv_device") == "CPU":
+        found.setdefault("block_size", CPU_BLOCK)
+    return _in_bytes(Planned(log.engine, spec, found), known)
+
+
+def _in_bytes(server: Planned, known: tuple[str, ...]) -> Planned:
+    """The same server by its bytes for KV, so that another format or size of block gives others."""
+    blocks = server.options.get("blocks")
+    seen = server.at() if blocks and "available_bytes" in known else None
+    if seen is None or not seen.pool_block_bytes:
+        return server
+    options = {name: value for name, value in server.options.items() if name != "blocks"}
+    available = int(blocks or 0) * seen.pool_block_bytes
+    return Planned(server.engine, server.spec, options | {"available_bytes": available})
 
 
 def _pool(log: Log, known: tuple[str, ...]) -> dict[str, Any]:
-    """Bytes of the pool where they are stated, else blocks."""
+    """Blocks that were asked for, else the pool's bytes where they are stated, else its blocks."""
+    override = log.facts.count("num_gpu_blocks_override")
+    if override and "blocks" in known:
+        return {"blocks": override}
     available = log.facts.bytes(*_AVAILABLE)
     if available is not None and "available_bytes" in known:
         return {"available_bytes": max(0, available)}

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 from kvhouse.doctor.bar import Bar, bar_of
-from kvhouse.doctor.case import SETTINGS, Derived, derive
+from kvhouse.doctor.case import ABOUT, SETTINGS, Derived, derive
 from kvhouse.doctor.diagnoses import diagnose
 from kvhouse.doctor.diagnoses.base import Diagnosis, Patient, Remedy
 from kvhouse.doctor.engines import LINES
 from kvhouse.doctor.facts import Fact, Value
 from kvhouse.doctor.launch import option_value
 from kvhouse.doctor.log import Log, read_log
+from kvhouse.doctor.metrics.names import METRICS
+from kvhouse.doctor.metrics.read import read_metrics
+from kvhouse.doctor.metrics.scrape import MOST_LINE, is_scrape
 from kvhouse.doctor.planned import planned
+from kvhouse.doctor.scan import Readable
 from kvhouse.doctor.texts import Texts
 from kvhouse.errors import KvhouseError
 from kvhouse.spec.fields import show
@@ -32,6 +37,15 @@ _SETTING_OF = {
     "mamba_ratio": "mamba_full_memory_ratio",
     "unified": "kv_unified",
 }
+
+
+#: Parts of names that say how a model was tuned, and endings that say how it is stored: its KV is
+#: that of the model without them.
+_TUNED = re.compile(r"^meta-|-(?:instruct|chat|it|thinking)(?=-|$)")
+_STORED = re.compile(
+    r"[-_.](?:hf|gguf|awq|gptq|bnb|fp8|int[48]|[48]bits?|w\d{1,2}a\d{1,2}|i?q\d(?:_\w{1,6})?|"
+    r"marlin|unsloth|25\d\d)$"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +70,9 @@ class Report:
 
     @property
     def found(self) -> bool:
-        """Whether the log says anything that is known here."""
-        return bool(self.log.facts)
+        """Whether the log has any figure that is known here; a name or a version is none."""
+        facts = self.log.facts
+        return bool(facts.series or facts.by_name.keys() - ABOUT)
 
     @property
     def facts(self) -> tuple[Fact, ...]:
@@ -70,6 +85,7 @@ class Report:
         return {
             "engine": log.engine,
             "engine_version": log.facts.word("engine_version") or "",
+            "source": log.source,
             "bytes": log.size,
             "lines": log.lines,
             "runs": log.runs,
@@ -110,23 +126,48 @@ def _remedy(remedy: Remedy, texts: Texts) -> dict[str, Any]:
 
 
 def looked_for() -> list[dict[str, Any]]:
-    """What every engine's lines are recognised by."""
+    """What every engine's lines and samples are recognised by."""
     found: dict[str, list[str]] = {}
     for each in LINES:
         needles = found.setdefault(each.engine, [])
         needle = each.needle.decode().strip()
         if needle not in needles:
             needles.append(needle)
+    for engine, metrics in METRICS.items():
+        names = (name for metric in metrics for name in metric.names)
+        found[engine] = list(dict.fromkeys((*found.get(engine, ()), *names)))
     return [{"engine": engine, "needles": needles} for engine, needles in found.items()]
 
 
+@dataclass(slots=True)
+class _Begun:
+    """A stream of which the head was read already."""
+
+    head: bytes
+    stream: Readable
+
+    def read(self, size: int) -> bytes:
+        """The next bytes."""
+        if self.head:
+            head, self.head = self.head[:size], self.head[size:]
+            return head
+        return self.stream.read(size)
+
+
+def read(stream: Readable) -> Log:
+    """Read a log, or a scrape of ``/metrics``, whichever it is."""
+    head = stream.read(MOST_LINE)
+    begun = _Begun(head, stream)
+    return read_metrics(begun) if is_scrape(head) else read_log(begun)
+
+
 def examine(
-    stream: BinaryIO, model: str | None = None, options: Mapping[str, str] | None = None
+    stream: Readable, model: str | None = None, options: Mapping[str, str] | None = None
 ) -> Report:
-    """Read a log and explain it.
+    """Read a log or a scrape of ``/metrics`` and explain it.
 
     Args:
-        stream: The log's bytes.
+        stream: Its bytes.
         model: The model that it served, as ``kvhouse.spec.load`` takes it; by default the one of
             the catalogue that has the name in the log.
         options: Settings that the log does not state, by the names that the planner's options of
@@ -136,8 +177,18 @@ def examine(
         KvhouseError: The model cannot be read, or an option is not known.
     """
     spec = None if model is None else load(model)
-    settings = _settings(options or {})
-    log = read_log(stream)
+    settings = settings_of(options or {})
+    return report_of(read(stream), spec, settings)
+
+
+def report_of(log: Log, spec: ModelSpec | None, settings: Mapping[str, Value]) -> Report:
+    """Explain what was read.
+
+    Args:
+        log: The log's facts.
+        spec: The model, where the user names it.
+        settings: See ``settings_of``.
+    """
     origin: Literal["given", "catalogue", ""] = "" if spec is None else "given"
     if spec is None:
         spec = _of_catalogue(log)
@@ -154,8 +205,12 @@ def examine(
     )
 
 
-def _settings(options: Mapping[str, str]) -> dict[str, Value]:
-    """Options as settings."""
+def settings_of(options: Mapping[str, str]) -> dict[str, Value]:
+    """What ``examine`` is given as options, as settings.
+
+    Raises:
+        KvhouseError: An option is not known.
+    """
     found: dict[str, Value] = {}
     for name, text in options.items():
         setting = _SETTING_OF.get(name, name)
@@ -175,5 +230,12 @@ def _of_catalogue(log: Log) -> ModelSpec | None:
     name = log.facts.word("model")
     if name is None:
         return None
-    last = name.rstrip("/").rpartition("/")[2].lower()
-    return load(last) if last in catalogue() else None
+    last = name.rstrip("/").rpartition("/")[2].lower().replace(" ", "-")
+    known = catalogue()
+    while last not in known:
+        shorter = _STORED.sub("", last)
+        shorter = _TUNED.sub("", last) if shorter == last else shorter
+        if shorter == last:
+            return None
+        last = shorter
+    return load(last)

@@ -15,6 +15,9 @@ _VLLM = {
     "scales": "--calculate-kv-scales",
     "quantise": "--quantization fp8",
     "offload_weights": "--cpu-offload-gb {}",
+    "block": "--block-size {}",
+    "partition": "VLLM_PP_LAYER_PARTITION={}",
+    "no_tier": "--kv-transfer-config",
 }
 _LEVERS: dict[str, dict[str, str]] = {
     "vllm": _VLLM,
@@ -31,6 +34,9 @@ _LEVERS: dict[str, dict[str, str]] = {
         "careful": "--schedule-conservativeness {}",
         "quantise": "--quantization fp8",
         "offload_weights": "--cpu-offload-gb {}",
+        "block": "--page-size {}",
+        "partition": "SGLANG_PP_LAYER_PARTITION={}",
+        "no_tier": "--enable-hierarchical-cache",
     },
     "llama.cpp": {
         "length": "--ctx-size {}",
@@ -40,6 +46,8 @@ _LEVERS: dict[str, dict[str, str]] = {
         "fewer_layers": "--n-gpu-layers {}",
         "kv_on_host": "--no-kv-offload",
         "unified": "--kv-unified",
+        "swa_full": "--swa-full",
+        "swa_small": "swa_full=False",
     },
     "tensorrt-llm": {
         "length": "--max_seq_len {}",

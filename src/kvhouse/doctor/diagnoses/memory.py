@@ -150,6 +150,10 @@ def fragmentation(patient: Patient) -> Iterable[Diagnosis]:
         "oom_reserved_bytes",
     )
     values = (("tried", gib(tried)), ("free", gib(free)), ("idle", gib(idle)))
+    if free >= tried:
+        device = (Remedy("free_device", "nvidia-smi", NONE),)
+        yield Diagnosis("oom_free", "error", values, patient.evidence(*names), device)
+        return
     segments = patient.change("segments", "segments", LITTLE)
     if idle >= tried or (idle >= 0.25 * GIB and idle + free >= tried):
         yield Diagnosis("fragmentation", "error", values, patient.evidence(*names), (*segments,))
@@ -182,6 +186,28 @@ def buffers(patient: Patient) -> Iterable[Diagnosis]:
             *narrower(patient),
             *patient.change("shorter", "length", LITTLE, half),
             *patient.change("kv_on_host", "kv_on_host", SOME),
+        ),
+    )
+
+
+def no_room(patient: Patient) -> Iterable[Diagnosis]:
+    """TensorRT-LLM says which part of its executor found no room."""
+    if not patient.has_error("no_room"):
+        return
+    facts = patient.facts
+    free = facts.bytes("free_gib")
+    yield Diagnosis(
+        "no_room",
+        "error",
+        (
+            ("component", facts.word("component") or "?"),
+            ("free", "?" if free is None else gib(free)),
+        ),
+        patient.evidence("error", "component", "free_gib", "total_gib"),
+        (
+            *patient.change("lower_cache_share", "utilization", LITTLE, "0.8"),
+            *patient.change("smaller_batch", "batched", LITTLE, 2048),
+            *patient.change("fewer_requests", "seqs", LITTLE, "…"),
         ),
     )
 

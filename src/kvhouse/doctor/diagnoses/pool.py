@@ -11,8 +11,6 @@ from kvhouse.doctor.diagnoses.base import (
     SOME,
     Diagnosis,
     Patient,
-    gib,
-    percent,
     ranked,
     whole,
 )
@@ -22,8 +20,6 @@ from kvhouse.spec.layers import FullAttention
 _SEQS = ("max_num_seqs", "max_running_requests", "max_concurrent_requests", "max_num_requests")
 #: So many times as many requests as are let in would fit; the rest of the pool is for prefixes.
 _IDLE = 4
-#: Ranks differ by so much before the smallest is worth a word.
-_UNEVEN = 0.03
 
 
 def few_requests(patient: Patient) -> Iterable[Diagnosis]:
@@ -119,32 +115,6 @@ def tp_over_heads(patient: Patient) -> Iterable[Diagnosis]:
     )
 
 
-def uneven_ranks(patient: Patient) -> Iterable[Diagnosis]:
-    """Every rank gets as many blocks as the poorest has room for."""
-    found = patient.facts.all("available_kv_gib") or patient.facts.all("kv_cache_gib")
-    sizes = [float(fact.value) for fact in found if not isinstance(fact.value, str)]
-    if len(sizes) < 2 or max(sizes) <= 0 or (max(sizes) - min(sizes)) / max(sizes) < _UNEVEN:
-        if patient.derived.rule == "fewest_blocks":
-            yield Diagnosis(
-                "hidden_rank",
-                "note",
-                (),
-                patient.evidence("kv_tokens", "kv_cache_gib", "available_kv_gib"),
-            )
-        return
-    poorest = min(found, key=lambda fact: float(fact.value))
-    yield Diagnosis(
-        "uneven_ranks",
-        "warning",
-        (
-            ("least", gib(min(sizes) * 2**30)),
-            ("most", gib(max(sizes) * 2**30)),
-            ("worker", poorest.worker or "?"),
-        ),
-        tuple(sorted(found, key=lambda fact: fact.line))[:8],
-    )
-
-
 def scales_of_one(patient: Patient) -> Iterable[Diagnosis]:
     """KV in 8 bits without scales loses accuracy in silence."""
     if "kv_scale_one" not in patient.facts:
@@ -174,21 +144,4 @@ def split_context(patient: Patient) -> Iterable[Diagnosis]:
             *patient.change("longer", "length", NONE, 2 * context if context else "…"),
             *patient.change("fewer_requests", "seqs", LITTLE, max(1, (sequences or 2) // 2)),
         ),
-    )
-
-
-def reserved_ahead(patient: Patient) -> Iterable[Diagnosis]:
-    """Every cell is allocated at the start, whatever requests hold."""
-    facts = patient.facts
-    size = facts.bytes("kv_mib", "non_swa_mib")
-    sequences = facts.count("n_seq_max") or 1
-    cells = facts.count("cells", "non_swa_cells", "n_ctx")
-    if patient.engine != "llama.cpp" or not size or not cells or sequences < 2:
-        return
-    yield Diagnosis(
-        "reserved_ahead",
-        "note",
-        (("size", gib(size)), ("sequences", whole(sequences)), ("share", percent(1 / sequences))),
-        patient.evidence("kv_mib", "non_swa_mib", "n_seq_max", "n_ctx"),
-        tuple(patient.change("unified", "unified", LITTLE)),
     )

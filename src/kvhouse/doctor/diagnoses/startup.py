@@ -31,7 +31,7 @@ def cannot_hold_one(patient: Patient) -> Iterable[Diagnosis]:
     facts = patient.facts
     sglang = _cut_by_sglang(patient)
     if not sglang and not patient.has_error(
-        "need>avail", "max_seq_len>kv_tokens", "total>batch", "reduced"
+        "need>avail", "max_seq_len>kv_tokens", "total>batch", "reduced", "one_sequence"
     ):
         return
     asked = facts.count("max_model_len", "max_total_tokens", "context_length", "max_seq_len")

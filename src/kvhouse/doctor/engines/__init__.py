@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from kvhouse.doctor.engines.llama_cpp import LLAMA_CPP
+from kvhouse.doctor.engines.llama_server import LLAMA_SERVER
+from kvhouse.doctor.engines.lmcache import LMCACHE
 from kvhouse.doctor.engines.others import OTHERS
 from kvhouse.doctor.engines.sglang import SGLANG
 from kvhouse.doctor.engines.tensorrt_llm import TENSORRT_LLM
@@ -17,6 +19,8 @@ from kvhouse.doctor.line import Line
 #: All formats; of those with one anchor, the commonest lines first.
 LINES: tuple[Line, ...] = (
     *VLLM_RUNNING,
+    *LMCACHE,
+    *LLAMA_SERVER,
     *VLLM,
     *VLLM_LAUNCH,
     *SGLANG,

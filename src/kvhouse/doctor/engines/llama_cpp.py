@@ -44,12 +44,24 @@ def _part(match: re.Match[str], memory: dict[str, Value]) -> Iterable[Read]:
     yield f"{part}_cells", int(match[2]), match[0]
 
 
-def _buffer(match: re.Match[str], _memory: dict[str, Value]) -> Iterable[Read]:
-    """A buffer on one device: the device is part of the name, as each has its own."""
-    kind = {"KV": "kv_buffer", "RS": "state_buffer", "model": "model", "compute": "compute"}
-    name = kind.get(match[2])
-    if name is not None:
-        yield f"{name}:{match[1]}_mib", float(match[3]), match[0]
+def _buffer(match: re.Match[str], memory: dict[str, Value]) -> Iterable[Read]:
+    """A buffer on one device: the device is part of the name, as each has its own.
+
+    A model with windows has two caches, whose buffers on a device are one figure.
+    """
+    kind = {"KV": "kv_buffer", "RS": "state_buffer", "compute": "compute"}
+    name = f"{kind.get(match[2], 'model')}:{match[1]}_mib"  # old builds leave "model" out
+    size = float(match[3])
+    if match[2] == "KV":
+        part = str(memory.get("cache", ""))
+        memory[f"{name}:{part}"] = size
+        other = memory.get(f"{name}:{_OTHER.get(part, part)}", 0.0) if part in _OTHER else 0.0
+        size = round(size + float(other), 2)
+    yield name, size, match[0]
+
+
+#: The other one of a model's two caches.
+_OTHER = {"swa": "non_swa", "non_swa": "swa"}
 
 
 def _self(match: re.Match[str], _memory: dict[str, Value]) -> Iterable[Read]:
@@ -106,14 +118,21 @@ _CACHES = (
         "llama.cpp",
         " buffer size",
         "",
-        rf"(?<![\w\[\]:.\-])([\w\[\]:.\-]{{1,60}}) {{1,4}}(KV|RS|model|compute) buffer size "
+        rf"(?<![\w\[\]:.\-()])([\w\[\]:.\-()]{{1,60}}) {{1,4}}(KV|RS|model|compute) buffer size "
         rf"{{0,4}}= {{0,8}}{_SIZE}",
+        reading=_buffer,
+    ),
+    line(
+        "llama.cpp",
+        " buffer size",
+        "load_tensors: ",
+        rf"load_tensors: {{1,12}}([\w\[\]:.\-()]{{1,60}})( )buffer size {{0,4}}= {{0,8}}{_SIZE}",
         reading=_buffer,
     ),
 )
 
 _OPTIONS = tuple(
-    line("llama.cpp", "llama_", name, rf"{_CONTEXT}{name} {{0,12}}= {{0,8}}{value}", fact)
+    line("llama.cpp", "llama_", name, rf"{_CONTEXT}{name} {{0,24}}= {{0,8}}{value}", fact)
     for name, value, fact in (
         ("n_ctx", "<N>", "n_ctx"),
         ("n_seq_max", "<N>", "n_seq_max"),
@@ -133,9 +152,9 @@ _MODEL = (
     ),
     line(
         "llama.cpp",
-        "llama_",
         "general.name",
-        r"general\.name {1,40}str {1,8}= (.{1,80})",
+        "",
+        r"general\.name {1,40}(?:str {1,24})?= (.{1,80})",
         "model",
     ),
     line(
@@ -186,6 +205,29 @@ _ERRORS = (
         "compute",
         r"failed to allocate compute (?:pp )?buffers?",
         sets={"error": "compute_buffer"},
+    ),
+    line(
+        "llama.cpp",
+        "to allocate",
+        "ggml_gallocr_reserve",
+        r"ggml_gallocr_reserve\w{1,8}: failed to allocate \S{1,40} buffer of size <N>",
+        "compute_bytes",
+        sets={"error": "compute_buffer"},
+    ),
+    line(
+        "llama.cpp",
+        "retrying without pipeline",
+        "",
+        r"compute buffer allocation failed, retrying without pipeline parallelism",
+        sets={"error": "retried"},
+    ),
+    line(
+        "llama.cpp",
+        "find a KV slot",
+        "",
+        r"could not find a KV slot for the batch",
+        sets={"cells_short": 1},
+        kind="series",
     ),
     line(
         "llama.cpp",

@@ -10,6 +10,14 @@ from kvhouse.doctor.line import line
 OTHERS = (
     line(
         "xinfer",
+        "GPU Kvcache: ",
+        "",
+        r"GPU Kvcache: \d{1,12} blocks \(\d{1,14} tokens\) free, used <F>%",
+        "usage_pct",
+        kind="series",
+    ),
+    line(
+        "xinfer",
         "KVCache Allocation",
         "",
         r"KVCache Allocation: <N> GPU blocks \(<F> GB(?: x \d{1,3})?\), max usable kvcache tokens "

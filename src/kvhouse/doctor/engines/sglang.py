@@ -52,6 +52,35 @@ def _pool(match: re.Match[str], memory: dict[str, Value]) -> Iterable[Read]:
             yield f"{prefix}{name}", value_of(name, text), ""
 
 
+def _begun(match: re.Match[str], memory: dict[str, Value]) -> Iterable[Read]:
+    """What is free before the weights: a draft is loaded later, beside the model and its pool."""
+    if "free_at_first" not in memory:
+        memory["free_at_first"] = float(match[1])
+        yield "avail_before_load_gb", float(match[1]), ""
+
+
+def _loaded(match: re.Match[str], memory: dict[str, Value]) -> Iterable[Read]:
+    """Weights of the model, or of its draft where a second class of model is loaded."""
+    kind, free, weights = match[1], match[2], match[3]
+    first = memory.setdefault("model_class", kind or "")
+    draft = bool(kind and first and kind != first)
+    if not draft:
+        yield "avail_before_gb", float(free), ""
+    if weights is not None:
+        yield f"{'draft_' if draft else ''}weights_gb", float(weights), ""
+
+
+def _captured(match: re.Match[str], _memory: dict[str, Value]) -> Iterable[Read]:
+    """Graphs of one kind: a model's, those of its prompts, and its draft's two."""
+    words = set((match[1] or "").split())
+    of_prompts = words & {"piecewise", "prefill", "extend"}
+    if "draft" in words:
+        name = "draft_extend_graph_gb" if of_prompts else "draft_graph_gb"
+    else:
+        name = "prefill_graph_gb" if of_prompts else "graph_gb"
+    yield name, float(match[2]), ""
+
+
 def _windows(match: re.Match[str], memory: dict[str, Value]) -> Iterable[Read]:
     """Two pools, whose lines came before this one."""
     yield "swakvpool_usage_gb", float(match[1]), ""
@@ -75,8 +104,8 @@ SGLANG = (
         "sglang",
         "#running-req",
         "#cached-token",
-        r"#new-token: <N>, #cached-token: <N>",
-        "new_tokens cached_tokens",
+        r"#new-token: <N>, #cached-token: <N>(?:.{0,240}?input throughput \(token/s\): <F>)?",
+        "new_tokens cached_tokens prompt_rate",
         kind="series",
     ),
     line(
@@ -114,14 +143,15 @@ SGLANG = (
         "avail mem=",
         "Load weight begin",
         r"Load weight begin\. avail mem=<F> GB",
-        "avail_before_load_gb",
+        reading=_begun,
     ),
     line(
         "sglang",
         "avail mem=",
         "Load weight end",
-        r"Load weight end\..{0,240}?avail mem=<F> GB(?:, mem usage=<F> GB)?",
-        "avail_before_gb weights_gb",
+        r"Load weight end\.(?:.{0,60}?type=(\w{1,100}))?.{0,240}?avail mem=<F> GB"
+        r"(?:, mem usage=<F> GB)?",
+        reading=_loaded,
     ),
     line(
         "sglang",
@@ -134,8 +164,9 @@ SGLANG = (
         "sglang",
         "avail mem=",
         "raph end",
-        r"Capture [\w ]{0,40}(?:cuda|CUDA) graph end\..{0,60}?mem usage=<F> GB",
-        "graph_gb",
+        r"Capture (?:([a-z][a-z ]{0,30}) )?(?:cuda|CUDA|npu) graph end\."
+        r".{0,60}?mem usage=<F> GB",
+        reading=_captured,
     ),
     line(
         "sglang",
@@ -149,8 +180,32 @@ SGLANG = (
         "sglang",
         "memory",
         "Not enough memory. Please try to",
-        r"Not enough memory\. Please try to increase --mem-fraction-static",
+        r"Not enough memory\. Please try to increase --mem-fraction-static"
+        r"(?:.{0,80}?mem_fraction_static=<F>)?",
+        "mem_fraction_static",
         sets={"error": "no_tokens"},
+    ),
+    line(
+        "sglang",
+        "memory",
+        "Not enough memory to allocate KV",
+        r"Not enough memory to allocate KV cache",
+        sets={"error": "no_tokens"},
+    ),
+    line(
+        "sglang",
+        "than the profiled value",
+        "",
+        r"max_total_tokens=<N> is larger than the profiled value (-\d{1,12})\b",
+        "max_total_tokens profiled_tokens",
+        sets={"error": "no_tokens"},
+    ),
+    line(
+        "sglang",
+        "full_layer_tokens=",
+        "",
+        r"full_layer_tokens=<N>, swa_layer_tokens=<N>",
+        "full_layer_tokens swa_layer_tokens",
     ),
     line(
         "sglang",

@@ -25,6 +25,48 @@ TENSORRT_LLM = (
     ),
     line(
         "tensorrt-llm",
+        "KV cache",
+        "Max tokens in paged KV cache",
+        r"Max tokens in paged KV cache: <N>\. Allocating <N> bytes",
+        "tokens kv_bytes",
+    ),
+    line(
+        "tensorrt-llm",
+        "maxTokensInPagedKvCache",
+        "",
+        r"maxTokensInPagedKvCache must be large enough to process at least 1 sequence",
+        sets={"error": "one_sequence"},
+    ),
+    line(
+        "tensorrt-llm",
+        "insufficient GPU memory",
+        "",
+        r"Executor creation failed due to insufficient GPU memory",
+        sets={"error": "no_room"},
+    ),
+    line(
+        "tensorrt-llm",
+        "Total GPU memory",
+        "",
+        r"Total GPU memory \(GiB\): <F>",
+        "total_gib",
+    ),
+    line(
+        "tensorrt-llm",
+        "before component creation",
+        "",
+        r"Free GPU memory before component creation attempt \(GiB\): <F>",
+        "free_gib",
+    ),
+    line(
+        "tensorrt-llm",
+        "component could not be created",
+        "",
+        r"The following component could not be created: ([\w ,()]{1,80})",
+        "component",
+    ),
+    line(
+        "tensorrt-llm",
         "bytes for k/v cache",
         "",
         r"Allocated? <N> bytes for k/v cache",
@@ -34,7 +76,8 @@ TENSORRT_LLM = (
         "tensorrt-llm",
         "KV cache",
         "primary blocks=",
-        r"tokens per block=<N>, primary blocks=<N>, secondary blocks=<N>, max sequence length=<N>",
+        r"tokens per block=<N>, primary blocks=<N>, secondary blocks=<N>"
+        r"(?:, max sequence length=<N>)?",
         "tokens_per_block blocks secondary_blocks max_seq_len",
     ),
     line(

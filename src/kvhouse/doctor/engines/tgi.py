@@ -26,6 +26,13 @@ _ARGUMENTS = {
 TGI = (
     line(
         "tgi",
+        "`max_batch_prefill_tokens` to",
+        "",
+        r"Default `max_batch_prefill_tokens` to <N>",
+        "max_batch_prefill_tokens",
+    ),
+    line(
+        "tgi",
         "batch total tokens",
         "Setting max batch total",
         r"Setting max batch total tokens to <N>",

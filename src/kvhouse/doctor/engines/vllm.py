@@ -75,7 +75,29 @@ _POOL = (
         r"Available KV cache memory: <F> GiB",
         "available_kv_gib",
     ),
-    line("vllm", "KV cache", "KV cache size", r"KV cache size: <N> tokens", "kv_tokens"),
+    line(
+        "vllm",
+        "KV cache",
+        "KV cache size",
+        r"(?:\b(CPU|XPU|TPU|HPU|NPU) )?KV cache size: <N> tokens",
+        "kv_device kv_tokens",
+    ),
+    line(
+        "vllm",
+        "KV cache",
+        "GiB for KV cache on node",
+        r"Explicitly set \(<F>/<F>\) GiB for KV cache on node",
+        "available_kv_gib total_gib",
+        sets={"kv_given": True},
+    ),
+    line(
+        "vllm",
+        "KV cache",
+        "GiB for KV cache on node",
+        r"Auto set \(<F>/<F>\) GiB for KV cache on node \d{1,3}, with <F> GiB requested memory "
+        r"for the worker\. <F> GiB",
+        "available_kv_gib total_gib budget_gib consumed_gib",
+    ),
     line(
         "vllm",
         "tokens per request",
@@ -93,8 +115,8 @@ _POOL = (
     ),
     line(
         "vllm",
-        "mamba page size",
-        "block size to",
+        "attention block size to",
+        "",
         r"attention block size to <N> tokens",
         "attn_block_size",
     ),
@@ -160,9 +182,9 @@ _MEMORY = (
     line(
         "vllm",
         "memory",
-        "Actual usage is",
-        r"Actual usage is <F> GiB for weights?,? .{0,4}?<F> GiB for peak activation, <F> GiB for "
-        r"non-torch memory,? and <F> GiB for \w{1,8}Graph",
+        "Actual usage",
+        r"Actual usage(?: is|:) <F> GiB for weights?,? .{0,4}?<F> GiB for peak activation, <F> GiB "
+        r"for non-torch memory,? (?:and )?<F> GiB for \w{1,8} ?[Gg]raph",
         "weights_gib activation_peak_gib non_torch_gib graph_gib",
     ),
     line(

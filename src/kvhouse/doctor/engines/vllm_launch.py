@@ -105,7 +105,8 @@ VLLM_LAUNCH = (
         "vllm",
         "vllm serve ",
         "",
-        r"\bvllm serve (?=\S)([^\s\\]{0,200})",
+        # A path, a name with more than letters, or options; not a sentence about the command.
+        r"\bvllm serve (?=[A-Za-z]{0,64}[^A-Za-z\s])([^\s\\]{0,200})",
         reading=_command,
     ),
     line(
