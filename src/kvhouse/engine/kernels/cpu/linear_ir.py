@@ -3,8 +3,8 @@
 What is multiplied are *words* of 32 bits: one float32, or two bfloat16 side by side, whose products
 are added at once. A *block* is 16 rows of weights.
 
-``dot_function`` serves few tokens: each of 16 sums has lanes of its own along the row, which are
-added up at the end; weights are read as they lie, once. ``wide_function`` serves many: weights are
+``dot_function`` serves few tokens: each sum has lanes of its own along the row, which are added up
+at the end; weights are read as they lie, once. ``wide_function`` serves many: weights are
 turned first (``turn_function``), so that each lane is another row and nothing has to be added
 across lanes.
 """
@@ -40,6 +40,9 @@ FLOATS, SPLIT_PAIRS, PAIRS = range(3)
 #: Rows of a block, words that are multiplied at once.
 BLOCK = 16
 
+#: Rows that ``dot_function`` multiplies at once.
+DOT_ROWS = 4
+
 #: Bytes of one word of the two blocks of a panel, side by side.
 PANEL_WORD = 2 * 4 * BLOCK
 
@@ -48,31 +51,33 @@ _FLOATS = vector(F32, BLOCK)
 
 
 def dot_function(module: ir.Module, kind: int, tokens: int, asked: int) -> ir.Function:
-    """``void(rows, row_bytes, last, x, x_bytes, last_token, bytes, out, out_bytes, ahead)``.
+    """``void(rows, row_bytes, last, x, x_bytes, last_token, bytes, out, ahead)``.
 
-    The products of ``16 / tokens`` rows with ``tokens`` tokens. Rows after ``last`` and tokens
-    after ``last_token`` are taken for the last ones. ``bytes``, a multiple of 64, are as many as a
-    row has; ``out`` is float32 ``[tokens, 16 / tokens]``. As much as ``asked`` rows have is
-    asked for from ``ahead`` on.
+    The products of four rows with at most four tokens: more rows at once would be more streams
+    than the processor fetches ahead of. Rows after ``last`` and tokens after ``last_token`` are
+    taken for the last ones. ``bytes``, a multiple of 64, are as many as a row has; ``out`` is
+    float32 ``[tokens, 4]`` of a panel's sums. As much as ``asked`` rows have is asked for from
+    ``ahead`` on.
     """
-    kinds = [BYTES, I64, I64, BYTES, I64, I64, I64, BYTES, I64, BYTES]
+    kinds = [BYTES, I64, I64, BYTES, I64, I64, I64, BYTES, BYTES]
     function, b = _begin(module, f"kvhouse_dot_{kind}_{tokens}_{asked}", kinds)
-    weights, row_bytes, last, x, x_bytes, last_token, size, out, out_bytes, ahead = function.args
-    count = BLOCK // tokens
-    rows = _up_to(b, weights, row_bytes, last, count)
+    weights, row_bytes, last, x, x_bytes, last_token, size, out, ahead = function.args
+    rows = _up_to(b, weights, row_bytes, last, DOT_ROWS)
     inputs = _up_to(b, x, x_bytes, last_token, tokens)
-    sums = _zeros(b, BLOCK)
+    sums = _zeros(b, DOT_ROWS * tokens)
     with _steps(b, size, LINE) as offset:
         ask(b, at(b, ahead, b.mul(offset, ir.Constant(I64, asked))), asked * LINE)
         taken = [load(b, at(b, pointer, offset), _WORDS, 2) for pointer in inputs]
         for row, pointer in enumerate(rows):
             words = load(b, at(b, pointer, offset), _WORDS, 2)
             for token, other in enumerate(taken):
-                _add_product(b, kind, words, other, sums[token * count + row])
-    total = _sum_each(b, [b.load(variable, typ=_FLOATS) for variable in sums])
+                _add_product(b, kind, words, other, sums[token * DOT_ROWS + row])
+    # Fewer than 16 are taken several times, which costs nothing.
+    values = [b.load(variable, typ=_FLOATS) for variable in sums] * (4 // tokens)
+    total = _sum_each(b, values)
     for token in range(tokens):
-        part = _lanes(b, total, total, range(token * count, (token + 1) * count))
-        store(b, part, at(b, out, b.mul(out_bytes, ir.Constant(I64, token))), 4)
+        part = _lanes(b, total, total, range(DOT_ROWS * token, DOT_ROWS * (token + 1)))
+        store(b, part, at(b, out, ir.Constant(I64, PANEL_WORD * token)), 4)
     b.ret_void()
     return function
 

@@ -11,7 +11,7 @@ from numba import carray, njit
 
 from kvhouse.engine.kernels.cpu.helpers import Record
 from kvhouse.engine.kernels.cpu.intrinsics import copy_item, fetch_add, memory
-from kvhouse.engine.kernels.cpu.linear_ir import BLOCK, PANEL_WORD
+from kvhouse.engine.kernels.cpu.linear_ir import BLOCK, DOT_ROWS, PANEL_WORD
 from kvhouse.engine.kernels.cpu.program_fields import BLOCK_ROWS, FLOAT32
 from kvhouse.engine.kernels.cpu.program_intrinsics import (
     activate_row,
@@ -61,78 +61,47 @@ def linear_units(kind: int, op: Record, taken: int, scratch: int) -> None:
 def _dot_panel(kind: int, op: Record, panel: int, next_panel: int, sums: int) -> None:
     """The products of a panel with few tokens, while the next one is asked for."""
     blocks = carray(memory(op.blocks), (op.block_count,), BLOCK_ROWS)
-    size, last_token = op.row_bytes, op.tokens - 1
+    size, step = op.row_bytes, op.row_step
     for number in range(2 * panel, min(2 * panel + 2, op.block_count)):
         block = blocks[number]
-        asked = blocks[min(number + 2 * (next_panel - panel), op.block_count - 1)].address
+        ahead = blocks[min(number + 2 * (next_panel - panel), op.block_count - 1)].address
         out = sums + (number - 2 * panel) * _BLOCK_BYTES
-        if last_token == 0:
-            last = block.rows - 1
-            dot(kind, 1, 16, block.address, op.row_step, last, op.x, 0, 0, size, out, 0, asked)
-        elif last_token == 1:
-            for row in range(0, block.rows, 8):
-                dot(
-                    kind,
-                    2,
-                    8,
-                    block.address + row * op.row_step,
-                    op.row_step,
-                    block.rows - 1 - row,
-                    op.x,
-                    op.x_bytes,
-                    last_token,
-                    size,
-                    out + 4 * row,
-                    PANEL_WORD,
-                    asked + row * size,
-                )
-        else:
-            for row in range(0, block.rows, 4):
-                start, ahead = block.address + row * op.row_step, asked + row * size
-                _dot_rows(kind, op, start, block.rows - 1 - row, out + 4 * row, ahead)
+        for row in range(0, block.rows, DOT_ROWS):
+            start, last = block.address + row * step, block.rows - 1 - row
+            _dot_rows(kind, op, start, last, out + 4 * row, ahead + row * size)
     _finish(op, blocks, panel, 0, op.tokens, sums)
 
 
 @njit(error_model="numpy", inline="always")
 def _dot_rows(kind: int, op: Record, rows: int, last: int, out: int, ahead: int) -> None:
-    """The products of four rows with more than two tokens, at most eight.
+    """The products of four rows with at most eight tokens.
 
-    What is asked for is asked for evenly: memory would idle after a burst.
+    As much as they have is asked for, evenly: memory would idle after a burst.
     """
-    size, x_bytes, tokens = op.row_bytes, op.x_bytes, op.tokens
-    if tokens <= 4:
-        dot(
-            kind,
-            4,
-            4,
-            rows,
-            op.row_step,
-            last,
-            op.x,
-            x_bytes,
-            tokens - 1,
-            size,
-            out,
-            PANEL_WORD,
-            ahead,
-        )
-        return
-    for token in range(0, tokens, 4):
-        dot(
-            kind,
-            4,
-            2,
-            rows,
-            op.row_step,
-            last,
-            op.x + token * x_bytes,
-            x_bytes,
-            tokens - 1 - token,
-            size,
-            out + token * PANEL_WORD,
-            PANEL_WORD,
-            ahead + token // 2 * size,
-        )
+    x, x_bytes, end = op.x, op.x_bytes, op.tokens - 1
+    size, step = op.row_bytes, op.row_step
+    if end == 0:
+        dot(kind, 1, 4, rows, step, last, x, 0, 0, size, out, ahead)
+    elif end == 1:
+        dot(kind, 2, 4, rows, step, last, x, x_bytes, 1, size, out, ahead)
+    elif end < 4:
+        dot(kind, 4, 4, rows, step, last, x, x_bytes, end, size, out, ahead)
+    else:
+        for token in range(0, end + 1, 4):
+            dot(
+                kind,
+                4,
+                2,
+                rows,
+                step,
+                last,
+                x + token * x_bytes,
+                x_bytes,
+                end - token,
+                size,
+                out + token * PANEL_WORD,
+                ahead + token // 2 * size,
+            )
 
 
 @njit(error_model="numpy")

@@ -31,7 +31,6 @@ def dot(
     last_token: Any,
     size: Any,
     out: Any,
-    out_bytes: Any,
     ahead: Any,
 ) -> Intrinsic:
     """See ``linear_ir.dot_function``."""
@@ -40,7 +39,7 @@ def dot(
     def emit(b: ir.IRBuilder, *values: ir.Value) -> None:
         b.call(linear_ir.dot_function(b.module, *constants), values)
 
-    return emitted(types.void, "pnnpnnnpnp", emit, kind, tokens, asked)
+    return emitted(types.void, "pnnpnnnpp", emit, kind, tokens, asked)
 
 
 @intrinsic(prefer_literal=True)
