@@ -18,6 +18,7 @@ from kvhouse.demo.paging import POLICIES, Outcome, Setting
 from kvhouse.doctor import examine
 from kvhouse.doctor.metrics.watch import Poll
 from kvhouse.doctor.texts import texts_of
+from kvhouse.engine.fast.paths import Paths
 from kvhouse.engine.outputs import Completion, FinishReason, TokenLogprobs
 from kvhouse.engine.quality import Quality, QualityReport, Variant
 from kvhouse.engine.support import Capability
@@ -168,7 +169,7 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
             {"model": "m", **found.to_dict()}
             for found in (Capability("packed"), Capability("packed", "why", 2048))
         ],
-        "kvhouse-run-with-a-trace": [{**named, **TracedRun(figures, 0).to_dict()}],
+        "kvhouse-run-with-a-trace": [{**named, **TracedRun(figures, 0, Paths()).to_dict()}],
         "kvhouse-devices-name": [devices.get("l4").to_dict()],
         "kvhouse-devices": [{"devices": [device.to_dict() for device in devices.listed()]}],
         "kvhouse-quality": [_quality().to_dict()],
@@ -197,8 +198,8 @@ def _answers() -> list[dict[str, Any]]:
     full = Completion(0, 1, (2,), "", FinishReason.STOP, "", 0, "stop", (likely,))
     bare = Completion(0, 1, (2,), "", FinishReason.LENGTH)
     return [
-        answers_to_dict("", [full], Usage(1, 2, 3, 4.0, 5.0)),
-        answers_to_dict("", [bare], Usage(1)),
+        answers_to_dict("", [full], Usage(1, 2, 3, 4.0, 5.0), Paths(30, compiled=True)),
+        answers_to_dict("", [bare], Usage(1), Paths(reason="another")),
     ]
 
 
