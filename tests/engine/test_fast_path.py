@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import llvmlite.binding
@@ -14,6 +15,7 @@ from transformers.models.llama import modeling_llama
 from kvhouse.engine import Engine, EngineConfig, SamplingParams
 from kvhouse.engine.fast.norms import RMSNorm, understand_norm
 from kvhouse.engine.load import load_model
+from kvhouse.engine.watch import StepWatch
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -197,3 +199,19 @@ def test_norms_are_told_apart(kind):
     assert understand_norm(narrow).weight[0] == narrow.weight[0].float() + (kind is Gemma3RMSNorm)
     other = torch.nn.LayerNorm(32)
     assert understand_norm(other) is other
+
+
+def test_a_watched_program_computes_the_same_in_parts(architecture):
+    """Writing and attention of each layer are told apart, by a clock that counts its readings."""
+    loaded = wide(architecture, "llama")
+    engine, wanted = answers(loaded, fast=True)
+    watch = StepWatch(itertools.count().__next__)
+    engine.executor.watch = watch
+    requests = [engine.submit(ids(*prompt), 6, EVERY) for prompt in ((40, 1), (3, 2), (17, 3))]
+    got = {}
+    while engine.has_work:
+        with watch.step():
+            got |= {completion.request: completion for completion in engine.step().completions}
+    assert [got[request].token_ids for request in requests] == [one.token_ids for one in wanted]
+    assert all(step.parts["kv_writes"] == len(loaded.spec.layers) for step in watch.steps)
+    assert all(step.parts["attention"] >= len(loaded.spec.layers) for step in watch.steps)

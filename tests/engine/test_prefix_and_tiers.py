@@ -17,11 +17,11 @@ from kvhouse.costs import Roofline
 from kvhouse.devices import Device
 from kvhouse.engine import Engine, EngineConfig, SamplingParams
 from kvhouse.engine.load import load_model
-from kvhouse.engine.prompts import Prompts
 from kvhouse.engine.tier_stores import FileStore, HostStore
 from kvhouse.engine.traced import run_trace, scenario_for
 from kvhouse.errors import KvhouseError
 from kvhouse.replayer.executor import ModelledExecutor
+from kvhouse.replayer.prompts import Prompts
 from kvhouse.replayer.tiering import Tiering
 from kvhouse.replayer.traces import Trace, TraceRequest
 

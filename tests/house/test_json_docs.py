@@ -11,6 +11,10 @@ from typing import Any
 import pytest
 
 from kvhouse import devices, spec
+from kvhouse.bench.load import Sent
+from kvhouse.bench.records import LoadRecord
+from kvhouse.bench.results import LoadResult, summarise
+from kvhouse.bench.row_result import Rate, RowResult, StepBytes, StepTimes
 from kvhouse.cli.answering import Usage
 from kvhouse.cli.run import answers_to_dict
 from kvhouse.demo.cache import CacheOutcome, CacheSetting
@@ -36,7 +40,9 @@ from kvhouse.replayer.events import Event
 from kvhouse.replayer.find import Goal, find_min_memory
 from kvhouse.replayer.logged import LoggedDrive
 from kvhouse.replayer.remedies import Tries, remedies
+from kvhouse.replayer.results import Distribution
 from kvhouse.replayer.sweep import Grid, SweepResult, sweep_of
+from kvhouse.replayer.trace_request import TraceRequest
 from kvhouse.replayer.traces import TraceStream
 from kvhouse.views.cache import Point
 
@@ -173,6 +179,8 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
         "kvhouse-devices-name": [devices.get("l4").to_dict()],
         "kvhouse-devices": [{"devices": [device.to_dict() for device in devices.listed()]}],
         "kvhouse-quality": [_quality().to_dict()],
+        "kvhouse-bench": _batches(),
+        "kvhouse-bench-with-a-load": [_load().to_dict()],
         "kvhouse-doctor": _doctor(),
         "kvhouse-doctor-with---watch": _polls(),
         "kvhouse-demo-cache": [CacheOutcome(CacheSetting(), "", (Point(1, *[0.0] * 5),)).to_dict()],
@@ -218,6 +226,48 @@ def _doctor() -> list[dict[str, Any]]:
     )
     logs = (start, "hello\n", "GPU KV cache size: 16 tokens\n")
     return [examine(io.BytesIO(log.encode())).to_dict(texts) for log in logs]
+
+
+def _batches() -> list[dict[str, Any]]:
+    """One that was measured, and one of which nothing but its size is known."""
+    rate, spread = Rate(1.0, 1.0, 1.0), Distribution(*[1.0] * 5)
+    times = StepTimes(1, 1.0, 0.5, 0.5, 0.0, 0.0, 0.0)
+    moved = StepBytes(1, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, "bandwidth", 1.0)
+    full = RowResult(
+        1,
+        1,
+        1,
+        "",
+        "",
+        "",
+        1,
+        False,
+        rate,
+        rate,
+        spread,
+        times,
+        moved,
+        bandwidth=1.0,
+        bandwidth_source="",
+        kv_bytes=1,
+    )
+    nothing = dict.fromkeys(
+        ("prefill_tokens_per_second", "decode_tokens_per_second", "first_token_seconds")
+    )
+    bare = replace(full, **nothing, decode_step=None, decode_bytes=None)
+    return [{"model": "", **one.to_dict()} for one in (full, bare)]
+
+
+def _load() -> LoadResult:
+    """One of two requests: one is answered, one fails."""
+    done, failed = (LoadRecord(n, TraceRequest(0.0, 1, 3), 0.0) for n in range(2))
+    for second in range(3):
+        done.take(1, second + 1.0)
+    done.finish()
+    failed.fail("cut", "", 1.0)
+    about = dict.fromkeys(("target", "model", "prompts", "end_of_sequence"), "")
+    sent = Sent([done, failed], 3.0)
+    return summarise(sent, about, trace="", requests=2, slo=SLO(latency=60.0))
 
 
 def _polls() -> list[dict[str, Any]]:

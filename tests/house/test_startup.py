@@ -46,6 +46,7 @@ def modules_after(body: str) -> set[str]:
         ["run", "--help"],
         ["sweep", "--help"],
         ["chat", "--help"],
+        ["bench", "--help"],
         ["models"],
         ["--version"],
         ["plan", "llama-2-7b", "--device", "a100-80g"],

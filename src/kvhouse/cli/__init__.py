@@ -12,6 +12,7 @@ from typing import Annotated, NoReturn
 import click
 import typer
 
+from kvhouse.cli.bench import bench_command
 from kvhouse.cli.chat import chat_command
 from kvhouse.cli.demo import demo_app
 from kvhouse.cli.devices import devices_command
@@ -66,6 +67,7 @@ app.command("remedies")(remedies_command)
 app.command("sweep", cls=SweepCommand)(sweep_command)
 app.command("run")(run_command)
 app.command("chat")(chat_command)
+app.command("bench")(bench_command)
 app.command("models")(models_command)
 app.command("quality")(quality_command)
 app.command("trace")(trace_command)

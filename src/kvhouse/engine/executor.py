@@ -21,6 +21,7 @@ from kvhouse.engine.sequential import make_adapter
 from kvhouse.engine.tier_stores import TierStore
 from kvhouse.engine.transfers import Transfers
 from kvhouse.engine.uncached import UncachedAdapter
+from kvhouse.engine.watch import UNWATCHED, Watch
 
 
 @dataclass(slots=True)
@@ -44,6 +45,9 @@ class TorchExecutor:
         adapter: The model on the pool's pages.
         eos_token_ids: The model's own end tokens.
         transfers: Copies blocks between the pool and what lies below it.
+
+    Attributes:
+        watch: Is told what a step's time goes to; whoever wants to know puts one here.
     """
 
     timing = "measured"
@@ -53,6 +57,7 @@ class TorchExecutor:
     ) -> None:
         self.adapter = adapter
         self.transfers = transfers
+        self.watch: Watch = UNWATCHED
         self.eos_token_ids = frozenset(eos_token_ids)
         self._live: dict[int, _Live] = {}
 
@@ -136,7 +141,16 @@ class TorchExecutor:
     def _compute(self, plan: StepPlan) -> tuple[Sampled, ...]:
         """Compute every row of ``plan`` and sample."""
         tokens = {row.request: self._live[row.request].tokens for row in plan.rows}
-        logits = self.adapter.forward(pack(plan, tokens))
+        self.watch.begin(plan)
+        packed = pack(plan, tokens, self.watch if self.watch.fine else UNWATCHED)
+        self.watch.turn("model")
+        logits = self.adapter.forward(packed)
+        self.watch.turn("sampling")
+        sampled = self._sample_all(plan, logits)
+        self.watch.turn("scheduling")
+        return sampled
+
+    def _sample_all(self, plan: StepPlan, logits: torch.Tensor) -> tuple[Sampled, ...]:
         likeliest, usable = peaks(logits)
         sampling = [row for row in plan.rows if row.samples]
         return tuple(

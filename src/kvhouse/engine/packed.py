@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from kvhouse.core.step import Row, StepPlan
+from kvhouse.engine.watch import UNWATCHED, Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class PackedStep:
         last: Places of the last tokens of the rows that sample, int64 ``[S]``.
         rows: The plan's rows, in its order.
         known: Requests' known token ids, for whoever computes without a pool.
+        watch: Is told what the time goes to.
     """
 
     input_ids: torch.Tensor
@@ -52,6 +54,7 @@ class PackedStep:
     last: torch.Tensor
     rows: tuple[PackedRow, ...]
     known: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    watch: Watch = UNWATCHED
 
     def alone(self) -> Iterator[PackedStep]:
         """Each row as a step of its own."""
@@ -63,15 +66,19 @@ class PackedStep:
                 self.position_ids[:, span],
                 torch.tensor(last, dtype=torch.int64),
                 (PackedRow(packed.row, 0),),
+                watch=self.watch,
             )
 
 
-def pack(plan: StepPlan, tokens: Mapping[int, Sequence[int]]) -> PackedStep:
+def pack(
+    plan: StepPlan, tokens: Mapping[int, Sequence[int]], watch: Watch = UNWATCHED
+) -> PackedStep:
     """Fill a plan, which names tokens by position only, with their values.
 
     Args:
         plan: The step; at least one row.
         tokens: Every request's known token ids.
+        watch: Is told what the time goes to.
     """
     ids: list[int] = []
     positions: list[int] = []
@@ -88,4 +95,5 @@ def pack(plan: StepPlan, tokens: Mapping[int, Sequence[int]]) -> PackedStep:
         torch.tensor(last, dtype=torch.int64),
         tuple(rows),
         tokens,
+        watch,
     )

@@ -14,12 +14,12 @@ from kvhouse.engine.executor import TorchExecutor
 from kvhouse.engine.fast.paths import Paths
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.load import LoadedModel
-from kvhouse.engine.prompts import Prompts
 from kvhouse.engine.sampling_params import SamplingParams
 from kvhouse.engine.tiering import make_stores, open_tiers
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
 from kvhouse.replayer.arrivals import TimedArrivals, backlog
+from kvhouse.replayer.prompts import Prompts
 from kvhouse.replayer.records import RequestRecord
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.scenario import Scenario

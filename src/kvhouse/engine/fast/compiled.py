@@ -70,7 +70,7 @@ class CompiledDecoder:
         longest = max(packed.length for packed in step.rows)
         for turn, tables in zip(self._turns, program.tables, strict=True):
             turn.fill(step.position_ids[0], longest, *tables)
-        program.run(self.kernel.prepare(step), tokens)
+        program.run(self.kernel.prepare(step), tokens, step.watch)
         return self._ends.finish(program.logits(step.last))
 
     def _made(self, tokens: int) -> DecoderProgram:

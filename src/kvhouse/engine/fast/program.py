@@ -13,6 +13,7 @@ from kvhouse.engine.fast.products import BlockProducts, Products, rms
 from kvhouse.engine.kernels.cpu.kernel import NumbaKernel, NumbaStep
 from kvhouse.engine.kernels.cpu.linear import Linear
 from kvhouse.engine.kernels.cpu.program import Program
+from kvhouse.engine.watch import UNWATCHED, Part, Watch
 
 #: Cosines and sines, float32 ``[T, size / 2]`` each.
 Tables = tuple[torch.Tensor, torch.Tensor]
@@ -59,16 +60,30 @@ class DecoderProgram:
             [_of_width(self._joined, block.qkv.outputs) for block in each],
             [_of_width(self._attended, block.out.inputs) for block in each],
         )
-        self._programs: dict[tuple[int, ...], Program] = {}
+        self._programs: dict[tuple[int, ...], tuple[Program, list[tuple[Part, int, int]]]] = {}
         self._last = torch.zeros(tokens, dtype=torch.int64)
         self._logits, self._head = torch.zeros(0, products.head.outputs), Program()
 
-    def run(self, step: NumbaStep, tokens: int) -> None:
-        """Compute the blocks for the first ``tokens`` rows of ``stream``, in place."""
+    def run(self, step: NumbaStep, tokens: int, watch: Watch = UNWATCHED) -> None:
+        """Compute the blocks for the first ``tokens`` rows of ``stream``, in place.
+
+        Args:
+            step: What the kernel has prepared.
+            tokens: How many the step has.
+            watch: Where somebody wants to know what the time goes to, the program runs in parts.
+        """
         kinds = self._calls.fill(step, tokens)
         if kinds not in self._programs:
             self._programs[kinds] = self._build(kinds)
-        self._programs[kinds].run(tokens)
+        program, parts = self._programs[kinds]
+        if watch is UNWATCHED:
+            program.run(tokens)
+            return
+        program.begin(tokens)
+        for part, first, count in parts:
+            watch.turn(part)
+            program.go_on(first, count)
+        watch.turn("model")
 
     def logits(self, last: torch.Tensor) -> torch.Tensor:
         """Logits of rows of ``stream``, float32 ``[S, vocab]``; overwritten by the next call."""
@@ -87,9 +102,12 @@ class DecoderProgram:
     def _buffer(self, width: int) -> torch.Tensor:
         return torch.zeros(self.tokens, width, dtype=self._products.head.dtype)
 
-    def _build(self, kinds: tuple[int, ...]) -> Program:
-        """The program of steps whose attention comes in these kinds."""
-        program = Program()
+    def _build(self, kinds: tuple[int, ...]) -> tuple[Program, list[tuple[Part, int, int]]]:
+        """The program of steps whose attention comes in these kinds, and its parts.
+
+        Of each part: what it is, its first operation and their number.
+        """
+        program, parts, begun = Program(), list[tuple[Part, int, int]](), 0
         for number, (block, table) in enumerate(self._blocks):
             products = self._products.blocks[number]
             before, after, before_mlp, after_mlp = block.norms
@@ -98,11 +116,17 @@ class DecoderProgram:
             program.linear(products.qkv, x, out=joined)
             self._turn(program, block.attention, joined, table)
             for kind in (WRITE, *kinds):
-                program.call(self._calls.function(number, kind), self._calls.data(number, kind))
+                call = self._calls.function(number, kind), self._calls.data(number, kind)
+                at = program.call(*call)
+                if at > begun:
+                    parts.append(("model", begun, at - begun))
+                parts.append(("kv_writes" if kind == WRITE else "attention", at, 1))
+                begun = at + 1
             attended = _of_width(self._attended, products.out.inputs)
             self._add(program, products.out, attended, after)
             self._mlp(program, products, self._normalise(program, before_mlp), after_mlp)
-        return program
+        parts.append(("model", begun, len(program) - begun))
+        return program, parts
 
     def _normalise(self, program: Program, norm: Function | None) -> torch.Tensor:
         """The stream through a norm, where there is one."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -37,15 +36,16 @@ class ReferenceKernel:
 
     def prepare(self, step: PackedStep) -> ReferenceStep:
         """Nothing is shared between layers here."""
-        return ReferenceStep(self.kv, step.rows)
+        return ReferenceStep(self.kv, step)
 
 
 class ReferenceStep:
     """One step's rows."""
 
-    def __init__(self, kv: KVTensors, rows: Sequence[PackedRow]) -> None:
+    def __init__(self, kv: KVTensors, step: PackedStep) -> None:
         self._kv = kv
-        self._rows = rows
+        self._rows = step.rows
+        self._watch = step.watch
 
     def attend(
         self,
@@ -59,20 +59,24 @@ class ReferenceStep:
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See ``AttentionStep.attend``."""
+        before = self._watch.turn("attention")
         kept = self._kv.layers[layer]
         keys, values = kept.vectors
         out = query.new_empty(*query.shape[:2], values.size)
         for row in self._rows:
             span = slice(row.start, row.stop)
             if key is not None and value is not None:
+                self._watch.turn("kv_writes")
                 written = _places(kept, row, row.row.first)
                 keys.write(written.blocks, written.offsets, key[span])
                 values.write(written.blocks, written.offsets, value[span])
+                self._watch.turn("attention")
             seen = kept.reach.first(row.row.first)
             read = _places(kept, row, seen)
             k = keys.read(read.blocks, read.offsets)
             v = values.read(read.blocks, read.offsets)
             out[span] = attend_row(query[span], k, v, row, seen, kept.reach, scale, softcap, sinks)
+        self._watch.turn(before)
         return out
 
     def attend_latent(
@@ -84,19 +88,23 @@ class ReferenceStep:
         scale: float,
     ) -> torch.Tensor:
         """See ``AttentionStep.attend_latent``."""
+        before = self._watch.turn("attention")
         kept = self._kv.layers[layer]
         latents, rotaries = kept.vectors
         out = query.new_empty(*query.shape[:2], latents.size)
         for row in self._rows:
             span = slice(row.start, row.stop)
+            self._watch.turn("kv_writes")
             written = _places(kept, row, row.row.first)
             latents.write(written.blocks, written.offsets, latent[span, None])
             rotaries.write(written.blocks, written.offsets, rotary[span, None])
+            self._watch.turn("attention")
             seen = kept.reach.first(row.row.first)
             read = _places(kept, row, seen)
             v = latents.read(read.blocks, read.offsets)
             k = torch.cat((v, rotaries.read(read.blocks, read.offsets)), dim=-1)
             out[span] = attend_row(query[span], k, v, row, seen, kept.reach, scale)
+        self._watch.turn(before)
         return out
 
 

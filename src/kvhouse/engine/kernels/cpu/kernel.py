@@ -90,6 +90,7 @@ class NumbaStep:
     def __init__(self, kernel: NumbaKernel, step: PackedStep) -> None:
         self._kernel = kernel
         self.rows = step.rows
+        self._watch = step.watch
         self._tokens = max(packed.stop for packed in step.rows)
         self._threads = torch.get_num_threads()
         self._tables: dict[tuple[int, int], Tables] = {}
@@ -124,6 +125,7 @@ class NumbaStep:
         return self._attend(layer, query, scale, None, None)
 
     def _write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+        before = self._watch.turn("kv_writes")
         own = self._kernel.layers[layer]
         if value.dtype != key.dtype:
             value = value.to(key.dtype)
@@ -138,6 +140,7 @@ class NumbaStep:
         call.value_in_token, call.value_in_head = value.stride(0) * item, value.stride(1) * item
         elements = key.numel() + value.numel()
         self._run(own.write, call, 8 * max(call.key_size, call.value_size), elements)
+        self._watch.turn(before)
 
     def _attend(
         self,
@@ -147,6 +150,7 @@ class NumbaStep:
         softcap: float | None,
         sinks: torch.Tensor | None,
     ) -> torch.Tensor:
+        before = self._watch.turn("attention")
         own = self._kernel.layers[layer]
         dtype = query.dtype
         query = _readable(query)
@@ -166,6 +170,7 @@ class NumbaStep:
             call.sinks = sinks.data_ptr()
         for job in self.jobs_of(own, heads):
             self._do(own, call, job, size)
+        self._watch.turn(before)
         return out if out.dtype == dtype else out.to(dtype)
 
     def _do(self, own: CompiledLayer, call: Any, job: Job, size: int) -> None:  # noqa: ANN401

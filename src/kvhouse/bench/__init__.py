@@ -1,0 +1,1 @@
+"""The bench: what an engine or a server does under a load, measured."""

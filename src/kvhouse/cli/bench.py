@@ -1,0 +1,213 @@
+"""``kvhouse bench``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kvhouse.cli import answering, bench_options, benching, engine_options, options
+from kvhouse.cli.output import require_apart
+from kvhouse.cli.replayed import reading, slo_of
+from kvhouse.errors import KvhouseError
+from kvhouse.units import parse_bytes, parse_seconds
+
+_TOKENS = 128
+_REPEATS = 3
+_REQUESTS = 100
+_REQUESTS_PER_SENDER = 4
+
+
+def bench_command(
+    target: bench_options.Target,
+    concurrency: bench_options.Concurrency = None,
+    prompt: bench_options.Prompt = None,
+    generate: bench_options.Generate = None,
+    repeats: bench_options.Repeats = None,
+    trace: bench_options.Trace = None,
+    rate: bench_options.Rate = None,
+    requests: bench_options.Requests = None,
+    limit: options.Limit = None,
+    scale_lengths: options.ScaleLengths = 1.0,
+    scale_rate: options.ScaleRate = 1.0,
+    start: options.Start = 0.0,
+    duration: options.Duration = None,
+    sample: options.Sample = 1.0,
+    sample_seed: options.SampleSeed = 0,
+    cut: options.Cut = None,
+    slo_ttft: options.SloTtft = None,
+    slo_tpot: options.SloTpot = None,
+    slo_latency: options.SloLatency = None,
+    timeout: bench_options.Timeout = "10min",
+    api_key: bench_options.ApiKey = None,
+    served_model: bench_options.ServedModel = None,
+    vocab_size: bench_options.VocabSize = None,
+    kv_format: engine_options.EngineFormat = None,
+    dtype: engine_options.Dtype = "float32",
+    policy: options.Policy = "paged",
+    kv_memory: bench_options.KvMemory = None,
+    max_length: options.MaxLength = None,
+    block_size: options.BlockSize = 16,
+    token_budget: options.TokenBudget = 2048,
+    max_running: options.MaxRunning = 256,
+    prefix_cache: options.PrefixCache = False,
+    seed: bench_options.Seed = 0,
+    out: bench_options.Out = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Measure an engine or a server: one batch with its steps' parts, or a load.
+
+    Of a model alone a batch is timed: prefill, decode, where a step's time goes, and how near its
+    bytes come to this machine's bandwidth. With --trace, --rate or --requests a model, and always
+    a server, is sent a load: open loop, at arrival times, or closed loop with --concurrency
+    senders. Prompts are random tokens. Ctrl-C reports what was measured until then.
+
+    Example: kvhouse bench smollm2 --concurrency 8 --dtype bfloat16
+
+    Example: kvhouse bench http://127.0.0.1:8000 --rate 2 --prompt 200 --generate 50
+
+    Example: kvhouse bench smollm2 --trace azure-conv-2023 --limit 20 --scale-lengths 0.1
+    """
+    at_server = target.partition("://")[0].lower() in ("http", "https")
+    as_load = at_server or trace is not None or rate is not None or requests is not None
+    taken = (limit, scale_lengths, cut, scale_rate, start, duration, sample, sample_seed)
+    if trace is None and taken != (None, 1.0, None, 1.0, 0.0, None, 1.0, 0):
+        raise KvhouseError("--limit, --scale-lengths and all that choose from a trace need --trace")
+    slo = slo_of(slo_ttft, slo_tpot, slo_latency)
+    pool = {
+        "--kv-memory": kv_memory is not None,
+        "--max-length": max_length is not None,
+        "--max-running": max_running != 256,
+        "--prefix-cache": prefix_cache,
+    }
+    engine = {
+        "--kv-format": kv_format is not None,
+        "--dtype": dtype != "float32",
+        "--policy": policy != "paged",
+        "--block-size": block_size != 16,
+        "--token-budget": token_budget != 2048,
+    }
+    if at_server:
+        _refuse(engine | pool, "is for a model in this process; a server has its own")
+    else:
+        named = {"--served-model": served_model is not None}
+        _refuse(named | {"--vocab-size": vocab_size is not None}, "goes with a server's address")
+    if as_load:
+        _refuse({"--repeats": repeats is not None}, "goes with a batch; a load is sent once")
+    else:
+        slos = {"--slo-ttft, --slo-tpot or --slo-latency": slo is not None}
+        _refuse(pool | slos, "goes with a load: add --trace, --rate or --requests")
+    outs = _outs(out, (trace, target), as_load=as_load, as_json=as_json)
+    lengths = (_TOKENS if prompt is None else prompt, _TOKENS if generate is None else generate)
+    if at_server:
+        from kvhouse.bench.http_target import DEFAULT_VOCAB, Server, require_httpx2
+
+        require_httpx2()
+        vocab = DEFAULT_VOCAB if vocab_size is None else vocab_size
+        server = Server(target, served_model, api_key, vocab)
+    else:
+        answering.require(target)
+        from kvhouse.engine import EngineConfig
+
+        config = answering.prepare(
+            target,
+            EngineConfig(
+                kv_memory=parse_bytes(kv_memory or answering.DEFAULT_KV_MEMORY),
+                kv_format=kv_format or answering.FORMAT_OF.get(dtype, dtype),
+                policy=policy,
+                block_size=block_size,
+                max_length=max_length,
+                token_budget=token_budget,
+                max_running=max_running,
+                prefix_cache=prefix_cache,
+            ),
+            dtype,
+            share=False,
+        )
+    if not as_load:
+        from kvhouse.bench.row import Batch
+
+        batch = Batch(1 if concurrency is None else concurrency, *lengths)
+        times = _REPEATS if repeats is None else repeats
+        benching.time_batch(target, config, dtype, batch, times, seed, outs)
+        return
+    if trace is None:
+        source = _generated(rate, requests, concurrency, lengths, seed)
+    else:
+        made = {"--rate": rate, "--requests": requests, "--prompt": prompt, "--generate": generate}
+        _refuse({name: value is not None for name, value in made.items()}, "has no say in a trace")
+        source = trace
+    from kvhouse.replayer import read_trace
+
+    with reading(source, limit, as_json=as_json) as on_read:
+        traffic = read_trace(
+            source,
+            limit=limit,
+            scale_lengths=scale_lengths,
+            max_length=cut,
+            scale_rate=scale_rate,
+            start=start,
+            duration=duration,
+            sample=sample,
+            seed=sample_seed,
+            on_read=on_read,
+        )
+    load = benching.Load(traffic, concurrency, parse_seconds(timeout), seed, slo, outs)
+    if at_server:
+        load.at(server)
+    else:
+        load.here(target, config, dtype)
+
+
+def _refuse(given: Mapping[str, bool], why: str) -> None:
+    """Refuse options that would do nothing.
+
+    Raises:
+        KvhouseError: One of them is given.
+    """
+    for option, there in given.items():
+        if there:
+            raise KvhouseError(f"{option} {why}")
+
+
+def _outs(
+    files: list[str] | None, read: tuple[str | None, ...], *, as_load: bool, as_json: bool
+) -> benching.Outs:
+    """The files to write, once it is clear that they can be.
+
+    Raises:
+        KvhouseError: One has no name for what it is to hold, or two are the same.
+    """
+    from kvhouse.bench.store import kind_of
+
+    names = tuple(files or ())
+    for name in names:
+        require_apart({"--out": name}, read)
+        if kind_of(name) == "parquet" and not as_load:
+            raise KvhouseError("--out FILE.parquet holds the requests of a load; a batch has none")
+    if len(set(names)) < len(names):
+        raise KvhouseError("--out names one file twice")
+    return benching.Outs(names, as_json)
+
+
+def _generated(
+    rate: float | None,
+    requests: int | None,
+    concurrency: int | None,
+    lengths: tuple[int, int],
+    seed: int,
+) -> str:
+    """Traffic of one length: a Poisson process, or all of it for senders to take.
+
+    Raises:
+        KvhouseError: Neither or both of ``--rate`` and ``--concurrency`` are given.
+    """
+    prompt, output = lengths
+    shape = f"prompt={prompt},output={output},seed={seed}"
+    if rate is not None and concurrency is not None:
+        raise KvhouseError("--rate makes an open loop and --concurrency a closed one: give one")
+    if rate is not None:
+        count = _REQUESTS if requests is None else requests
+        return f"poisson:rate={rate!r},requests={count},{shape}"
+    if concurrency is None:
+        raise KvhouseError("a load needs --trace, --rate or --concurrency")
+    count = _REQUESTS_PER_SENDER * max(1, concurrency) if requests is None else requests
+    return f"backlog:requests={count},{shape}"
