@@ -83,7 +83,7 @@ def test_a_page_names_the_trace_s_file_and_not_where_it_lies(tmp_path):
         (["--png", "there"], "image 'there': is no name for a file"),
         (["--svg", "not/there/a.svg"], "drawing not/there/a.svg: cannot be written: No such file"),
         (["--html", "a.html", "--lang", "fr"], "language 'fr': choose one of en, zh"),
-        (["--lang", "zh", "--png", "a.png"], "--lang zh is for --html; images are labelled in"),
+        (["--lang", "zh"], "--lang zh is for --html, --png and --svg\n"),
         (["--html", "a.html", "--find", "min-memory"], "--html, --png and --svg show one replay"),
     ],
 )

@@ -194,3 +194,35 @@ def test_what_was_taken_of_the_trace_is_named(start, duration, sample, seed, fac
     defaults = {"--start": 0, "--sample-seed": 0, "--scale-rate": 1, "--scale-lengths": 1}
     for name, value in expected.items():
         assert math.isclose(float(found.get(name, defaults.get(name, 0))), value, rel_tol=0)
+
+
+UNFIT = "azure-conv-2023 --limit 16 --cut 3000 --model llama-2-13b"
+
+
+def test_what_does_not_fit_is_answered_with_what_would(capsys):
+    """Weights of 26.03 GB on a V100 with 16 GiB, of which 90 % are used."""
+    line = f"remedies {UNFIT} --device v100-16g"
+    report = json.loads(run(f"{line} --json", capsys))
+    weights = 13_015_864_320 * 2
+    assert report["weight_bytes"] == weights
+    assert report["usable_bytes"] < weights
+    rows = {row["name"]: row for row in report["rows"]}
+    assert {"int4 weights", "int8 weights", "tensor parallel 2"} <= rows.keys()
+    for row in rows.values():
+        flags = [*shlex.split(report["command"])[1:], *shlex.split(row["flags"]), "--json"]
+        result = json.loads(run(shlex.join(flags), capsys))
+        assert result["running"]["peak"] == row["figures"]["in_memory_peak"]
+        assert result["output_tokens_per_second"] == row["figures"]["output_tokens_per_second"]
+    by_device = [row["figures"]["goodput_per_device"] for row in report["rows"]]
+    assert by_device == sorted(by_device, reverse=True)
+    text = " ".join(run(line, capsys).split())
+    assert text.endswith(report["verdict"])
+    assert all(f"{name}: {row['flags']}" in text for name, row in rows.items())
+
+
+def test_what_nothing_makes_fit_is_said(capsys):
+    line = "remedies azure-conv-2023 --limit 16 --cut 3000 --model llama-3.1-405b --device v100-16g"
+    report = json.loads(run(f"{line} --json", capsys))
+    assert report["rows"] == []
+    assert report["verdict"].startswith("Nothing that was tried makes it fit")
+    assert {"int4 weights", "tensor parallel 8"} <= {one["name"] for one in report["excluded"]}

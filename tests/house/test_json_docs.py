@@ -16,6 +16,7 @@ from kvhouse.bench.records import LoadRecord
 from kvhouse.bench.results import LoadResult, summarise
 from kvhouse.bench.row_result import Rate, RowResult, StepBytes, StepTimes
 from kvhouse.cli.answering import Usage
+from kvhouse.cli.demo import listed as demos
 from kvhouse.cli.run import answers_to_dict
 from kvhouse.demo.cache import CacheOutcome, CacheSetting
 from kvhouse.demo.paging import POLICIES, Outcome, Setting
@@ -32,14 +33,17 @@ from kvhouse.planner.cases import case_for
 from kvhouse.planner.catalogue import listed
 from kvhouse.planner.compare import compare
 from kvhouse.planner.engines.registry import ENGINES
+from kvhouse.planner.growth import growth
 from kvhouse.planner.report import Questions, report
 from kvhouse.planner.traffic import Traffic
-from kvhouse.replayer import SLO, Setup, Tiering, read_trace
+from kvhouse.replayer import SLO, Setup, Tiering, Trace, read_trace
 from kvhouse.replayer.describe import describe
 from kvhouse.replayer.events import Event
 from kvhouse.replayer.find import Goal, find_min_memory
 from kvhouse.replayer.logged import LoggedDrive
-from kvhouse.replayer.remedies import Tries, remedies
+from kvhouse.replayer.moments.oom import OomSetting, out_of_memory
+from kvhouse.replayer.moments.warehouse import Warehouse, warehouse
+from kvhouse.replayer.remedies import Fitting, Tries, fitting, remedies, unfit
 from kvhouse.replayer.results import Distribution
 from kvhouse.replayer.sweep import Grid, SweepResult, sweep_of
 from kvhouse.replayer.trace_request import TraceRequest
@@ -166,6 +170,9 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
         ],
         "kvhouse-replay-with-a-search": [{**named, **found.to_dict()}],
         "kvhouse-remedies": [{**named, "command": "", **advice.to_dict()}],
+        "kvhouse-remedies-where-the-weights-do-not-fit": [
+            {**named, "command": "", **_fitting(trace).to_dict()}
+        ],
         "kvhouse-sweep": [_sweep(sharing)],
         "events": [_events(sharing)],
         "kvhouse-trace": [describe(TraceStream("mooncake-conv")).to_dict()],
@@ -183,9 +190,28 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
         "kvhouse-bench-with-a-load": [_load().to_dict()],
         "kvhouse-doctor": _doctor(),
         "kvhouse-doctor-with---watch": _polls(),
+        "kvhouse-demo": [{"demos": demos()}],
+        "kvhouse-demo-growth": [
+            growth(spec.load("llama-2-7b")).to_dict(),
+            growth(spec.load("smollm2"), "bf16", 9).to_dict(),
+            growth(spec.load("llama-4-scout"), "fp8").to_dict(),
+        ],
+        "kvhouse-demo-warehouse": [warehouse(Warehouse()).to_dict()],
+        "kvhouse-demo-oom": [out_of_memory(OomSetting()).to_dict()],
         "kvhouse-demo-cache": [CacheOutcome(CacheSetting(), "", (Point(1, *[0.0] * 5),)).to_dict()],
         "kvhouse-demo-paging": [Outcome(Setting(), sized, drives, drives).to_dict()],
     }
+
+
+def _fitting(trace: Trace) -> Fitting:
+    """A model that fits a device with one change and not with another."""
+    base = Setup(trace, spec.load("llama-2-70b"), devices.get("rtx-3090"))
+    budget = unfit(base)
+    assert budget
+    found = fitting(base, budget, slo=SLO(60.0))
+    assert found.rows
+    assert found.excluded
+    return found
 
 
 def _sweep(setup: Setup) -> dict[str, Any]:

@@ -12,11 +12,13 @@ from PIL import Image
 
 from kvhouse import devices, spec
 from kvhouse.core.ledger import LEDGER_CLASSES
+from kvhouse.errors import KvhouseError
 from kvhouse.replayer import Setup, read_trace
 from kvhouse.replayer.recorder import PoolMap
 from kvhouse.replayer.records import RequestRecord
-from kvhouse.views.image import image
+from kvhouse.views.image import FONTS, fonts_of, image
 from kvhouse.views.map_pixels import map_pixels
+from kvhouse.views.page.texts import texts_of
 from kvhouse.views.palette import DARK, LIGHT, css
 from kvhouse.views.picture import Drive, Picture
 
@@ -48,6 +50,33 @@ def test_a_drawing_is_xml_and_the_same_each_time(picture):
     content = image(picture, "svg")
     assert ET.fromstring(content).tag == "{http://www.w3.org/2000/svg}svg"
     assert image(picture, "svg") == content
+
+
+def texts_in(picture, language):
+    """What a drawing says."""
+    with mpl.rc_context({"svg.fonttype": "none"}):  # text as text
+        root = ET.fromstring(image(picture, "svg", language))
+    return ["".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_a_drawing_is_labelled_in_the_language_that_is_asked_for(picture, monkeypatch):
+    monkeypatch.setitem(FONTS, "zh", ("No Such Font", "DejaVu Sans"))
+    chinese, english = texts_in(picture, "zh"), texts_in(picture, "en")
+    for name in ("ledger", "latency", "running", "waiting", "block", "within"):
+        ours, theirs = (texts_of(language).image[name] for language in ("zh", "en"))
+        assert any(ours in text for text in chinese)
+        assert any(theirs in text for text in english)
+        assert not any(theirs in text for text in chinese)
+    assert not any(word in " ".join(chinese) for word in ("modelled", "requests", "time"))
+    assert texts_of("zh").classes["used"] in chinese
+
+
+def test_without_a_font_for_a_language_the_reason_is_given(picture, monkeypatch):
+    monkeypatch.setitem(FONTS, "zh", ("No Such Font",))
+    reason = "--lang zh: no font with its characters is installed for an image: install No Such"
+    with pytest.raises(KvhouseError, match=reason):
+        image(picture, "png", "zh")
+    assert fonts_of("en")
 
 
 def test_one_request_in_a_tiny_pool_has_axes_of_whole_requests_and_of_mib():

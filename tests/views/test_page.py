@@ -189,7 +189,7 @@ def test_every_language_has_every_text_with_the_same_places():
     english = texts_of("en")
     for language in LANGUAGES:
         texts = texts_of(language)
-        for part in ("page", "parts", "classes", "script"):
+        for part in ("page", "parts", "classes", "image", "script"):
             ours, theirs = getattr(texts, part), getattr(english, part)
             assert ours.keys() == theirs.keys()
             assert {k: places(v) for k, v in ours.items()} == {

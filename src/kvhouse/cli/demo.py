@@ -8,45 +8,55 @@ from typing import TYPE_CHECKING
 import typer
 
 from kvhouse.cli import options
+from kvhouse.cli.demo_memory import growth_command, oom_command, warehouse_command
 from kvhouse.cli.output import print_json
 from kvhouse.cli.progress import progress
+from kvhouse.errors import KvhouseError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from kvhouse.demo.paging import Outcome
 
-demo_app = typer.Typer(
-    help="Guided tours: one job each, from the plan to the measured run.", no_args_is_help=True
-)
+demo_app = typer.Typer()
 
 
-@demo_app.callback()
-def _demo() -> None:
-    """Guided tours: one job each, from the plan to the measured run."""
-
-
-@demo_app.command("paging")
-def paging_command(as_json: options.AsJson = False) -> None:
-    """Plan, replay and run one backlog in one small pool, contiguous and paged.
-
-    The model is SmolLM2-135M-Instruct, the traffic a slice of a public trace. Takes about a
-    minute and a half on two cores.
-    """
+@demo_app.callback(invoke_without_command=True)
+def _demo(context: typer.Context, as_json: options.AsJson = False) -> None:
+    """Guided tours: one point each, on real code. Without a name, lists them."""
+    if context.invoked_subcommand is not None:
+        if as_json:
+            raise KvhouseError("--json goes behind the demo's name, or without one lists the demos")
+        return
+    found = listed()
+    if as_json:
+        print_json({"demos": found})
+        return
     from rich.console import Console
 
-    console = Console(quiet=as_json)
-    outcome = _paging(console)
-    outcome.check()
-    if as_json:
-        print_json(outcome.to_dict())
+    from kvhouse.views.demo import show_demos
+
+    show_demos(Console(), found)
+
+
+def listed() -> list[dict[str, str]]:
+    """Each demo with the first line of its help."""
+    return [
+        {"name": info.name or "", "shows": (info.callback.__doc__ or "").splitlines()[0]}
+        for info in demo_app.registered_commands
+        if info.callback
+    ]
+
+
+demo_app.command("growth")(growth_command)
 
 
 @demo_app.command("cache")
 def cache_command(as_json: options.AsJson = False) -> None:
-    """Time a token with and without the KV cache, at growing lengths, beside their floors.
+    """Time a token with and without the KV cache, at growing lengths.
 
-    The model is SmolLM2-135M-Instruct on this machine's CPU. Takes about a minute.
+    Beside the times stand their floors. The model is SmolLM2-135M-Instruct on this machine's CPU.
+    Takes about a minute.
     """
     from rich.console import Console
 
@@ -71,6 +81,26 @@ def cache_command(as_json: options.AsJson = False) -> None:
         return
     title = f"One more token of {setting.model}, measured on {device.title}"
     show_cache(console, title, outcome.points)
+
+
+@demo_app.command("paging")
+def paging_command(as_json: options.AsJson = False) -> None:
+    """Plan, replay and run one backlog, contiguous and paged.
+
+    The model is SmolLM2-135M-Instruct, the traffic a slice of a public trace. Takes about a
+    minute and a half on two cores.
+    """
+    from rich.console import Console
+
+    console = Console(quiet=as_json)
+    outcome = _paging(console)
+    outcome.check()
+    if as_json:
+        print_json(outcome.to_dict())
+
+
+demo_app.command("warehouse")(warehouse_command)
+demo_app.command("oom")(oom_command)
 
 
 def _paging(console: Console) -> Outcome:

@@ -107,52 +107,6 @@ PrefixCache = Annotated[
         "without and with it.",
     ),
 ]
-HostMemory = Annotated[
-    str | None,
-    typer.Option(
-        "--host-memory",
-        metavar="SIZE",
-        help="Host memory below the pool: blocks that must leave the pool are stored there, and "
-        "loaded again where that is sooner than computing. With --compare, paged with it too.",
-    ),
-]
-HostLink = Annotated[
-    str | None,
-    typer.Option(
-        "--host-link",
-        metavar="RATE",
-        help="To and from host memory, each way, such as 32GB/s. By default the device's.",
-    ),
-]
-NvmeMemory = Annotated[
-    str | None,
-    typer.Option(
-        "--nvme-memory", metavar="SIZE", help="NVMe below that; it takes what host memory gives up."
-    ),
-]
-NvmeLink = Annotated[
-    str | None,
-    typer.Option(
-        "--nvme-link", metavar="RATE", help="Between NVMe and the device, each way, such as 6GB/s."
-    ),
-]
-LinkLatency = Annotated[
-    str,
-    typer.Option(
-        "--link-latency", metavar="TIME", help="Before a step's first byte comes over a link."
-    ),
-]
-TierReplacement = Annotated[
-    str, typer.Option("--tier-replacement", help="What a full tier gives up: lru or arc.")
-]
-TierWrite = Annotated[
-    str,
-    typer.Option(
-        "--tier-write",
-        help="When a block is stored: through, once it is full, or back, once its content must "
-        "leave the pool.",
-    ),
-]
 Tp = Annotated[
     int,
     typer.Option(
@@ -285,7 +239,7 @@ Svg = Annotated[
     str | None,
     typer.Option("--svg", metavar="FILE", help="Write the same as a drawing (extra `plots`)."),
 ]
-Lang = Annotated[str, typer.Option("--lang", help="Language of --html: en or zh.")]
+Lang = Annotated[str, typer.Option("--lang", help="Language of the page and the images: en or zh.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys instead.")]
 
 

@@ -25,10 +25,10 @@ class Pictures:
         html: Where a page is written.
         png: Where an image is.
         svg: Where a drawing is.
-        language: What a page is written in.
+        language: What they are written in.
 
     Raises:
-        KvhouseError: An unknown language, or one that no page is written in.
+        KvhouseError: An unknown language, or one that nothing is written in.
     """
 
     html: str | None
@@ -41,10 +41,8 @@ class Pictures:
             from kvhouse.views.page.texts import texts_of
 
             texts_of(self.language)
-            if not self.html:
-                raise KvhouseError(
-                    f"--lang {self.language} is for --html; images are labelled in English"
-                )
+            if not self:
+                raise KvhouseError(f"--lang {self.language} is for --html, --png and --svg")
 
     def __bool__(self) -> bool:
         return any((self.html, self.png, self.svg))
@@ -65,12 +63,14 @@ class Pictures:
         Where ``stop`` cut the block short it is called ``FILE.partial``.
 
         Raises:
-            KvhouseError: A file cannot be written, or what draws images is not installed.
+            KvhouseError: A file cannot be written, or what draws images, or their language, is not
+            installed.
         """
         if self.png or self.svg:
-            from kvhouse.views.image import require_matplotlib
+            from kvhouse.views.image import fonts_of, require_matplotlib
 
             require_matplotlib()
+            fonts_of(self.language)
         with ExitStack() as files:
             page = files.enter_context(whole_file(self.html, "page", stop))
             png = files.enter_context(whole_file(self.png, "image", stop))
@@ -85,7 +85,7 @@ class Pictures:
                     if sink:
                         from kvhouse.views.image import image
 
-                        sink(image(picture, kind))
+                        sink(image(picture, kind, self.language))
 
             yield write
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvhouse.cli import options, replayed
+from kvhouse.cli import options, replayed, tier_options
 from kvhouse.cli.output import print_json, warn
 from kvhouse.cli.progress import INTERRUPTED, progress
 from kvhouse.errors import KvhouseError
 from kvhouse.units import parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
-    from kvhouse.replayer.remedies import Report
+    from kvhouse.replayer.remedies import Fitting, Report
 
 
 def remedies_command(
@@ -33,15 +33,15 @@ def remedies_command(
         str | None,
         typer.Option(metavar="SIZE", help="Host memory that the base has below its pool already."),
     ] = None,
-    host_link: options.HostLink = None,
+    host_link: tier_options.HostLink = None,
     nvme_memory: Annotated[
         str | None,
         typer.Option(metavar="SIZE", help="NVMe that the base has below that already."),
     ] = None,
-    nvme_link: options.NvmeLink = None,
-    link_latency: options.LinkLatency = "10us",
-    tier_replacement: options.TierReplacement = "lru",
-    tier_write: options.TierWrite = "back",
+    nvme_link: tier_options.NvmeLink = None,
+    link_latency: tier_options.LinkLatency = "10us",
+    tier_replacement: tier_options.TierReplacement = "lru",
+    tier_write: tier_options.TierWrite = "back",
     tp: options.Tp = 1,
     replica: options.Replica = "1/1",
     slo_ttft: options.SloTtft = None,
@@ -87,13 +87,14 @@ def remedies_command(
     Remedies: fp8, int8 and int4 KV, paging, a shorter maximum length, a prefix cache, offload to
     the host and to NVMe, tensor parallelism against replicas, and pairs of those that help. All
     other options describe the base, as for `kvhouse replay`; --host-link and --nvme-link are also
-    those of the offload that is tried. Each row names the flags that replay it.
+    those of the offload that is tried. Each row names the flags that replay it. Where the weights
+    leave no memory for KV, narrower ones, larger devices and more of them are replayed instead.
 
     Example: kvhouse remedies azure-conv-2023 --model llama-2-7b --kv-memory 8GiB --slo-ttft 1s
     """
     from kvhouse import devices, spec
     from kvhouse.replayer import Setup, Tiering, read_trace
-    from kvhouse.replayer.remedies import Tries, remedies
+    from kvhouse.replayer.remedies import Tries, fitting, remedies, unfit
 
     replayed.refuse_two_pools(from_log, kv_blocks)
     links = options.rate(host_link), options.rate(nvme_link)
@@ -157,14 +158,21 @@ def remedies_command(
         def on_replay(done: int, expected: int) -> None:
             bar.done, bar.total = done, expected
 
-        report = remedies(base, slo=slo, tries=tries, on_replay=on_replay)
-    _show(report, trace, model, device, as_json)
+        report: Report | Fitting
+        if budget := unfit(base):
+            report = fitting(base, budget, slo=slo, on_replay=on_replay)
+        else:
+            report = remedies(base, slo=slo, tries=tries, on_replay=on_replay)
+    _show(report, len(base.part.requests), trace, model, device, as_json)
     if report.partial:
         warn(f"partial: interrupted after {report.replays:,} replays, shown are those made whole")
         raise typer.Exit(INTERRUPTED)
 
 
-def _show(report: Report, trace: str, model: str, device: str, as_json: bool) -> None:
+def _show(
+    report: Report | Fitting, requests: int, trace: str, model: str, device: str, as_json: bool
+) -> None:
+    from kvhouse.replayer.remedies import Fitting
     from kvhouse.replayer.remedies.flags import slo_flags
 
     named = shlex.join(["kvhouse", "replay", trace, "--model", model, "--device", device])
@@ -174,10 +182,13 @@ def _show(report: Report, trace: str, model: str, device: str, as_json: bool) ->
         return
     from rich.console import Console
 
-    from kvhouse.views.remedies import show_remedies
+    from kvhouse.views.remedies import show_fitting, show_remedies
 
-    title = f"{report.base.submitted:,} requests of {trace} on {device}"
-    show_remedies(Console(), title, command, report)
+    title = f"{requests:,} requests of {trace} on {device}"
+    if isinstance(report, Fitting):
+        show_fitting(Console(), title, command, report)
+    else:
+        show_remedies(Console(), title, command, report)
 
 
 def _counts(text: str) -> tuple[int, ...]:

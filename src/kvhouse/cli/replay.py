@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvhouse.cli import options, replayed
+from kvhouse.cli import options, replayed, tier_options
 from kvhouse.cli.output import line_log, plan_log, print_json, require_apart, warn
 from kvhouse.cli.pictures import Pictures, picture_of
 from kvhouse.cli.progress import INTERRUPTED, interruptible, leave_if_partial, progress
@@ -60,13 +60,13 @@ def replay_command(
     kv_blocks: options.KvBlocks = None,
     from_log: options.FromLog = None,
     prefix_cache: options.PrefixCache = False,
-    host_memory: options.HostMemory = None,
-    host_link: options.HostLink = None,
-    nvme_memory: options.NvmeMemory = None,
-    nvme_link: options.NvmeLink = None,
-    link_latency: options.LinkLatency = "10us",
-    tier_replacement: options.TierReplacement = "lru",
-    tier_write: options.TierWrite = "back",
+    host_memory: tier_options.HostMemory = None,
+    host_link: tier_options.HostLink = None,
+    nvme_memory: tier_options.NvmeMemory = None,
+    nvme_link: tier_options.NvmeLink = None,
+    link_latency: tier_options.LinkLatency = "10us",
+    tier_replacement: tier_options.TierReplacement = "lru",
+    tier_write: tier_options.TierWrite = "back",
     tp: options.Tp = 1,
     replica: options.Replica = "1/1",
     compare: options.Compare = False,

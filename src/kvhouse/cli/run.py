@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvhouse.cli import answering, engine_options, options
+from kvhouse.cli import answering, engine_options, options, tier_options
 from kvhouse.cli.output import plan_log, print_json, require_apart
 from kvhouse.cli.progress import progress
 from kvhouse.errors import KvhouseError
@@ -78,8 +78,8 @@ def run_command(
     max_running: options.MaxRunning = 256,
     watermark: options.Watermark = 0.05,
     prefix_cache: options.PrefixCache = False,
-    host_memory: options.HostMemory = None,
-    nvme_memory: options.NvmeMemory = None,
+    host_memory: tier_options.HostMemory = None,
+    nvme_memory: tier_options.NvmeMemory = None,
     tier_directory: engine_options.TierDirectory = None,
     plan_log_file: options.PlanLog = None,
     as_json: options.AsJson = False,

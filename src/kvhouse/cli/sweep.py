@@ -11,7 +11,7 @@ import click
 import typer
 from typer.core import TyperCommand
 
-from kvhouse.cli import options, replayed
+from kvhouse.cli import options, replayed, tier_options
 from kvhouse.cli.output import print_json, warn
 from kvhouse.cli.progress import INTERRUPTED, interruptible, progress
 from kvhouse.errors import KvhouseError
@@ -100,13 +100,13 @@ def sweep_command(
     kv_blocks: options.KvBlocks = None,
     fit: options.Fit = "first",
     prefix_cache: options.PrefixCache = False,
-    host_memory: options.HostMemory = None,
-    host_link: options.HostLink = None,
-    nvme_memory: options.NvmeMemory = None,
-    nvme_link: options.NvmeLink = None,
-    link_latency: options.LinkLatency = "10us",
-    tier_replacement: options.TierReplacement = "lru",
-    tier_write: options.TierWrite = "back",
+    host_memory: tier_options.HostMemory = None,
+    host_link: tier_options.HostLink = None,
+    nvme_memory: tier_options.NvmeMemory = None,
+    nvme_link: tier_options.NvmeLink = None,
+    link_latency: tier_options.LinkLatency = "10us",
+    tier_replacement: tier_options.TierReplacement = "lru",
+    tier_write: tier_options.TierWrite = "back",
     tp: options.Tp = 1,
     replica: options.Replica = "1/1",
     slo_ttft: options.SloTtft = None,

@@ -156,7 +156,7 @@ def plan_case(case: Case) -> Plan:
         slots=pool.slots,
         pool_bytes=layout.pool_bytes(pool),
         crossover_batch=budget.weights // three.logical + 1,
-        crossover_length=_crossover_length(model, layout, budget.weights, case.max_length),
+        crossover_length=crossover_length(model, layout, budget.weights, case.max_length),
         fits=at_context,
         fits_at_max_length=fits(model, layout, pool, replace(shape, tokens=case.max_length)),
         speeds=tuple(
@@ -177,10 +177,17 @@ def _stored(model: ModelSpec, weight_dtype: str | None) -> str:
     return weight_dtype or model.dtype
 
 
-def _crossover_length(
+def crossover_length(
     model: ModelSpec, layout: KVLayout, weights: int, max_length: int
 ) -> int | None:
-    """The shortest request whose KV outweighs the weights; what is kept never falls."""
+    """The shortest request whose KV outweighs the weights; None where none of its length does.
+
+    Args:
+        model: The model; what is kept of a request never falls as it grows.
+        layout: How its keys and values are stored.
+        weights: Bytes of the weights.
+        max_length: The longest request, in tokens.
+    """
 
     def outweighs(tokens: int) -> bool:
         return model.kv_bytes(tokens, layout.format, dtype=layout.dtype) > weights

@@ -1,11 +1,12 @@
-"""The last tables of the paging demo: predicted beside measured, and what paging bought."""
+"""The list of demos, and the last tables of the paging one: predicted beside measured."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
+from rich.text import Text
 
 from kvhouse.core.ledger import LEDGER_CLASSES
 from kvhouse.replayer.logged import LoggedDrive
@@ -30,6 +31,15 @@ class Agreement:
     planned: int
     replayed: LoggedDrive
     ran: LoggedDrive
+
+
+def show_demos(console: Console, demos: Sequence[Mapping[str, str]]) -> None:
+    """Print each demo's name and what it shows."""
+    width = max(len(demo["name"]) for demo in demos)
+    for demo in demos:
+        name = Text(demo["name"].ljust(width), "bold")
+        console.print(Text.assemble(name, "  ", demo["shows"]), soft_wrap=True)
+    console.print("\nStart one with `kvhouse demo NAME`; docs/chapter.md walks through them.")
 
 
 def show_agreement(console: Console, agreements: Sequence[Agreement]) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from rich.console import Console
 from rich.padding import Padding
 
-from kvhouse.replayer.remedies import Figures, Report, Row
+from kvhouse.replayer.remedies import Figures, Fitting, Report, Row
 from kvhouse.replayer.remedies.limit import MARGIN, LimitName
+from kvhouse.units import bytes_text
 from kvhouse.views.tables import table, visible
 
 _MARKS = {"helps": "+", "no difference": "=", "worse": "-"}
@@ -53,15 +54,42 @@ def show_remedies(console: Console, title: str, command: str, report: Report) ->
     console.print(report.verdict, style="bold", highlight=False, markup=False)
 
 
+def show_fitting(console: Console, title: str, command: str, report: Fitting) -> None:
+    """Print what makes a model fit, what each row rests on, and the verdict."""
+    rows = [(row.name, *_figures(row.figures, None)) for row in report.rows]
+    if rows:
+        columns = _columns(report)
+        head = f"{title}: ranked by goodput a device ({_goodput(report)}); times modelled"
+        shown = [(*row[:2], *row[3:]) for row in rows]  # there is no base to gain over
+        console.print(table(head, (*columns[:2], *columns[3:]), shown))
+        _show_text(console, "Each row is this command with its flags behind it:", ())
+        _show_line(console, f"  {command}")
+    for row in report.rows:
+        _show_line(console, f"{row.name}: {row.flags}")
+        lines = [
+            f"{bytes_text(row.kv_bytes)} for keys and values on each device",
+            f"accuracy: {row.accuracy}",
+            *([f"assumes: {row.assumption}"] if row.assumption else []),
+            *([f"needs: {row.needs}"] if row.needs else []),
+        ]
+        _show_text(console, None, lines)
+    for one in report.excluded:
+        _show_text(console, f"Not enough: {one.name}: {one.reason}", ())
+    console.print(report.verdict, style="bold", highlight=False, markup=False)
+
+
+def _goodput(report: Report | Fitting) -> str:
+    return "requests/s that meet the SLO" if report.slo else "requests/s that finish"
+
+
 def _title(title: str, report: Report) -> str:
-    asked = "requests/s that meet the SLO" if report.slo else "requests/s that finish"
     return (
-        f"{title}: ranked by goodput a device ({asked}), then by requests in memory; times "
-        "modelled; + helps, = no difference beyond 1 %, - makes it worse"
+        f"{title}: ranked by goodput a device ({_goodput(report)}), then by requests in memory; "
+        "times modelled; + helps, = no difference beyond 1 %, - makes it worse"
     )
 
 
-def _columns(report: Report) -> tuple[str, ...]:
+def _columns(report: Report | Fitting) -> tuple[str, ...]:
     in_time = "meet\nSLO" if report.slo else "served"
     return ("", "goodput", "gain", "a\ndevice", in_time, "in\nmemory", "tokens/s")
 

@@ -36,8 +36,9 @@ class TurnTable:
         self, positions: torch.Tensor, longest: int, cosines: torch.Tensor, sines: torch.Tensor
     ) -> None:
         """Put the rows of these positions, the largest below ``longest``, into the first rows."""
-        while longest > len(self._tables[0]):
-            self._tables = self._computed(min(2 * len(self._tables[0]), self._most))
+        count = len(self._tables[0])
+        if longest > count:
+            self._tables = self._computed(max(longest, min(2 * count, self._most)))
         for table, target in zip(self._tables, (cosines, sines), strict=True):
             torch.index_select(table, 0, positions, out=target[: len(positions)])
 

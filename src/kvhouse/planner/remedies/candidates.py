@@ -18,7 +18,8 @@ from kvhouse.units import seconds_text
 #: KV heads of the model choice that grouped queries stand for; Llama 2 70B and Llama 3 have 8.
 GROUPED_HEADS = 8
 
-_RANKS = (2, 4, 8)
+#: Devices that layers are shared among, where nothing else is said.
+RANKS = (2, 4, 8)
 #: Of two that store the same bytes the first goes first: its accuracy is known better.
 _NARROW = ("int8", "fp8", "int4")
 
@@ -26,12 +27,12 @@ _NARROW = ("int8", "fp8", "int4")
 def candidates(case: Case, options: Options) -> Iterator[Candidate | Excluded]:
     """Every remedy that there is, or the reason why it is none here."""
     yield from narrower_formats(case)
-    yield from _weights(case)
+    yield from narrower_weights(case)
     yield paging(case)
     yield _sharing(case, options)
     yield _shorter(case, options)
     yield from _ranks(case)
-    yield from _cards(case)
+    yield from larger_cards(case)
     yield from _grouped(case)
 
 
@@ -54,7 +55,8 @@ def narrower_formats(case: Case) -> Iterator[Candidate | Excluded]:
         )
 
 
-def _weights(case: Case) -> Iterator[Candidate]:
+def narrower_weights(case: Case) -> Iterator[Candidate]:
+    """The weights in each format that takes fewer bytes."""
     now = case.spec.weight_bytes(case.weight_dtype)
     for name in _NARROW:
         if case.spec.weight_bytes(name) >= now:
@@ -161,7 +163,7 @@ def _shorter(case: Case, options: Options) -> Candidate | Excluded:
 
 
 def _ranks(case: Case) -> Iterator[Candidate]:
-    return (tensor_parallel(case, ranks) for ranks in _RANKS if ranks > case.tp)
+    return (tensor_parallel(case, ranks) for ranks in RANKS if ranks > case.tp)
 
 
 def tensor_parallel(case: Case, ranks: int) -> Candidate:
@@ -188,7 +190,8 @@ def tensor_parallel(case: Case, ranks: int) -> Candidate:
     )
 
 
-def _cards(case: Case) -> Iterator[Candidate | Excluded]:
+def larger_cards(case: Case) -> Iterator[Candidate | Excluded]:
+    """The next larger devices, or that there are none."""
     cards = bigger_cards(case)
     if not cards:
         yield Excluded("bigger card", "none in the device table fits more requests, as fast")

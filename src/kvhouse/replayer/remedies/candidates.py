@@ -25,7 +25,7 @@ def candidates(base: Setup, tries: Tries) -> Found:
     The fields of a candidate are those of ``Setup``, beside ``host`` and ``nvme`` (memory and
     link), and ``replicas``; ``applied`` takes them.
     """
-    case = _case(base)
+    case = case_of(base)
     yield from (_narrower(one) for one in narrower_formats(case))
     yield _paging(base, paging(case))
     yield _shorter(base)
@@ -33,11 +33,11 @@ def candidates(base: Setup, tries: Tries) -> Found:
     yield _host(base, tries)
     yield _nvme(base, tries)
     for count in tries.devices:
-        yield _ranks(base, tensor_parallel(case, base.tp * count))
+        yield on_ranks(base, tensor_parallel(case, base.tp * count))
         yield _replicas(base, count)
 
 
-def _case(base: Setup) -> Case:
+def case_of(base: Setup) -> Case:
     """The base as the planner sees it: every request as long as the trace's mean."""
     part, most = base.part, base.config.max_length
     outputs = sum(request.output_tokens for request in part.requests)
@@ -159,7 +159,8 @@ def _link(name: str, rate: float | None, whose: str, base: Setup) -> str:
     return f"{name} link {speed}, {seconds_text(base.tiering.latency)} before its first byte"
 
 
-def _ranks(base: Setup, one: Candidate) -> Candidate:
+def on_ranks(base: Setup, one: Candidate) -> Candidate:
+    """More devices for each layer, with how their sums are counted in a replay."""
     sums = replace(base, tp=one.fields["tp"]).sums
     counted = (
         f"sums counted at {sums.bandwidth / 1e9:,.4g} GB/s ({sums.link} link of "

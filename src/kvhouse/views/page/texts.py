@@ -1,4 +1,4 @@
-"""What a page says, in each language it can be written in."""
+"""What a page and an image say, in each language they can be written in."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class Texts:
         page: What stands once on a page.
         parts: What is filled in by Python.
         classes: The ledger's classes.
+        image: What an image is labelled with.
         script: What the script fills in.
     """
 
@@ -29,6 +30,7 @@ class Texts:
     page: dict[str, str]
     parts: dict[str, str]
     classes: dict[str, str]
+    image: dict[str, str]
     script: dict[str, str]
 
     def say(self, name: str, /, **values: object) -> str:

@@ -16,7 +16,7 @@ run for each step by all of torch's threads together, which wait for each other 
 Shapes are checked when an operation is added, and tokens against the buffers when it runs. The
 operations are records (``program_fields.OP``) in ``program.ops``, a numpy array whose fields may be
 changed between runs: ``program.ops["x"][3] = tensor.data_ptr()``. An operation is known by the
-number that the method which adds it returns.
+number that the method which adds it returns. One Python thread at a time may run a program.
 """
 
 from __future__ import annotations
@@ -197,8 +197,9 @@ class Program:
         Raises:
             ValueError: A buffer has fewer rows.
         """
-        if tokens > min(self._most):
-            raise ValueError(f"{tokens} tokens where buffers have room for {min(self._most)}")
+        most = min(self._most, default=0)
+        if tokens > most:
+            raise ValueError(f"{tokens} tokens where buffers have room for {most}")
         if not self._runner:
             kind = FLOATS if self._kind is None else self._kind
             self._runner = compiled.program_runner(kind)
