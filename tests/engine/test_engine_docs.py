@@ -37,7 +37,7 @@ def test_the_python_gives_what_it_says():
         example = parser.get_doctest(block, names, "engine.md", "engine.md", 0)
         runner.run(example, clear_globs=False)
         names |= example.globs
-    assert (runner.failures, runner.tries) == (0, 13)
+    assert (runner.failures, runner.tries) == (0, 14)
 
 
 def test_the_commands_have_the_options_they_show():

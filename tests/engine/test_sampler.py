@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.generation import logits_process as theirs
 
-from kvhouse.engine.sampler import Sampler, candidates, logprobs, penalised
+from kvhouse.engine.sampler import Sampler, candidates, logprobs, peaks, penalised
 from kvhouse.engine.sampling_params import SamplingParams
 from kvhouse.errors import KvhouseError
 
@@ -36,6 +36,21 @@ def test_frequencies_are_the_softmax(temperature):
 
 def test_greedy_takes_the_likeliest():
     assert draws(3) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_row_with_a_nan_or_an_infinity_is_not_usable(dtype):
+    rows = [
+        [1.0, 3.0, 3.0, -math.inf],
+        [math.nan, 5.0, 1.0, 2.0],
+        [1.0, math.inf, 2.0, 3.0],
+        [-math.inf] * 4,
+        [-2.0, -3.0, -1.0, -4.0],
+    ]
+    likeliest, usable = peaks(torch.tensor(rows, dtype=dtype))
+    assert usable == [True, False, False, False, True]
+    assert (likeliest[0], likeliest[4]) == (1, 2)
+    assert peaks(torch.empty(0, 7, dtype=dtype)) == ([], [])
 
 
 @pytest.mark.parametrize("temperature", [1e-300, 1e-6])

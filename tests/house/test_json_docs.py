@@ -31,6 +31,7 @@ from kvhouse.doctor import examine
 from kvhouse.doctor.metrics.watch import Poll
 from kvhouse.doctor.texts import texts_of
 from kvhouse.engine import Engine, EngineConfig
+from kvhouse.engine.fast.paths import Paths
 from kvhouse.engine.load import LoadedModel
 from kvhouse.engine.outputs import Completion, FinishReason, TokenLogprobs
 from kvhouse.engine.quality import Quality, QualityReport, Variant
@@ -203,7 +204,7 @@ def outputs() -> dict[str, list[dict[str, Any]]]:
             {"model": "m", **found.to_dict()}
             for found in (Capability("packed"), Capability("packed", "why", 2048))
         ],
-        "kvhouse-run-with-a-trace": [{**named, **TracedRun(figures, 0).to_dict()}],
+        "kvhouse-run-with-a-trace": [{**named, **TracedRun(figures, 0, Paths()).to_dict()}],
         "kvhouse-calibrate": [profile.model_dump()],
         "kvhouse-verify": [
             {"model": "", "profile": used, **_verification(figures, preempted).to_dict()}
@@ -286,8 +287,8 @@ def _answers() -> list[dict[str, Any]]:
     full = Completion(0, 1, (2,), "", FinishReason.STOP, "", 0, "stop", (likely,))
     bare = Completion(0, 1, (2,), "", FinishReason.LENGTH)
     return [
-        answers_to_dict("", [full], Usage(1, 2, 3, 4.0, 5.0)),
-        answers_to_dict("", [bare], Usage(1)),
+        answers_to_dict("", [full], Usage(1, 2, 3, 4.0, 5.0), Paths(30, compiled=True)),
+        answers_to_dict("", [bare], Usage(1), Paths(reason="another")),
     ]
 
 

@@ -36,6 +36,7 @@ def chat_command(
     kv_format: engine_options.EngineFormat = None,
     max_length: options.MaxLength = None,
     block_size: options.BlockSize = 16,
+    fast_path: engine_options.FastPath = True,
 ) -> None:
     """Talk to a model in the terminal, on this machine's CPU.
 
@@ -62,6 +63,7 @@ def chat_command(
             kv_format=kv_format or answering.FORMAT_OF.get(dtype, dtype),
             max_length=max_length,
             block_size=block_size,
+            fast_path=fast_path,
         ),
         dtype,
         share=True,

@@ -67,6 +67,14 @@ NoCache = Annotated[
         "costs.",
     ),
 ]
+FastPath = Annotated[
+    bool,
+    typer.Option(
+        "--fast-path/--no-fast-path",
+        help="Compute common decoder blocks by kvhouse's own code, after a trial against "
+        "transformers'; without it all is computed by transformers, to compare.",
+    ),
+]
 TierDirectory = Annotated[
     Path | None,
     typer.Option(

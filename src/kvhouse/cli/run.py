@@ -15,6 +15,7 @@ from kvhouse.units import parse_bytes
 
 if TYPE_CHECKING:
     from kvhouse.engine import Completion, Engine, SamplingParams, Token
+    from kvhouse.engine.fast.paths import Paths
 
 #: Tokens of the longest answer when none is given.
 _LONGEST = 256
@@ -64,6 +65,7 @@ def run_command(
     kv_format: engine_options.EngineFormat = None,
     kv_rotation: engine_options.Rotation = None,
     no_kv_cache: engine_options.NoCache = False,
+    fast_path: engine_options.FastPath = True,
     limit: options.Limit = None,
     scale_lengths: options.ScaleLengths = 1.0,
     scale_rate: options.ScaleRate = 1.0,
@@ -133,6 +135,7 @@ def run_command(
             kv_format=kv_format or answering.FORMAT_OF.get(dtype, dtype),
             kv_rotation=kv_rotation,
             kv_cache=not no_kv_cache,
+            fast_path=fast_path,
             policy=policy,
             block_size=block_size,
             max_length=max_length,
@@ -176,6 +179,7 @@ def run_command(
             scenario_for(config, loaded.spec, traffic, as_backlog=backlog, dtype=loaded.dtype),
             seed=seed,
             tier_directory=tier_directory,
+            fast_path=fast_path,
             on_ended=on_ended,
             on_plan=on_plan,
         )
@@ -217,7 +221,7 @@ def _answer(
     usage = answering.Usage(len(prompt))
     completions = answering.answer(engine, prompt, max_new_tokens, sampling, usage, show, n)
     if as_json:
-        print_json(answers_to_dict(model, completions, usage))
+        print_json(answers_to_dict(model, completions, usage, engine.paths))
         return
     if streamed:
         print()
@@ -226,15 +230,16 @@ def _answer(
     for completion in completions:
         if completion.error is not None:
             raise KvhouseError(completion.error)
-    answering.say(usage.line())
+    answering.say(f"{usage.line()}\n{engine.paths.line()}")
 
 
 def answers_to_dict(
-    model: str, completions: list[Completion], usage: answering.Usage
+    model: str, completions: list[Completion], usage: answering.Usage, paths: Paths
 ) -> dict[str, object]:
     """What ``--json`` prints of a prompt's answers."""
     return {
         "model": model,
         "completions": [asdict(completion) for completion in completions],
         "usage": usage.to_dict(),
+        "paths": paths.to_dict(),
     }

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 import torch
 from transformers import PreTrainedModel
 
+from kvhouse.engine.fast.paths import UNCHANGED, Paths
 from kvhouse.engine.gathering import GatheringCache
 from kvhouse.engine.kernels import AttentionKernel
 from kvhouse.engine.packed import PackedStep
@@ -22,7 +23,15 @@ Kind = Literal["packed", "per_sequence"]
 class Adapter(Protocol):
     """A model that computes the rows of a step."""
 
-    model: PreTrainedModel
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model."""
+        ...
+
+    @property
+    def paths(self) -> Paths:
+        """Which way its blocks are computed."""
+        ...
 
     def forward(self, step: PackedStep) -> torch.Tensor:
         """Compute all rows, and the logits ``[S, vocab]`` of those that sample."""
@@ -39,6 +48,7 @@ class ModelAdapter:
         spec: What the model keeps. Every layer that keeps tokens must bring them once, and packed
             every one that shares KV must read that of another.
         kind: ``packed`` or ``per_sequence``, as ``support.capability`` found.
+        paths: Why this is not the fast path.
 
     Raises:
         UnsupportedModel: The engine would not compute this model exactly.
@@ -50,7 +60,9 @@ class ModelAdapter:
         kernel: AttentionKernel,
         spec: ModelSpec,
         kind: Kind = "packed",
+        paths: Paths = UNCHANGED,
     ) -> None:
+        self.paths = paths
         self.model = model.train(mode=False)
         self.kernel = kernel
         self.spec = spec

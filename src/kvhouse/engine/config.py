@@ -35,6 +35,8 @@ class EngineConfig:
             the pool as ever.
         kernel: What computes attention: ``numba`` on the CPU, ``reference`` in plain torch
             anywhere, or ``auto`` for the first where it can.
+        fast_path: Whether common decoder blocks are computed by our own code, each after a trial
+            against the original; otherwise all is computed as transformers does.
         policy: One of ``core.policy.POLICIES``, or ``contiguous``.
         block_size: Tokens in a block.
         max_length: Longest request, prompt and output, in tokens; None for the model's own.
@@ -59,6 +61,7 @@ class EngineConfig:
     kv_rotation: bool | None = None
     kv_cache: bool = True
     kernel: KernelName = "auto"
+    fast_path: bool = True
     policy: str = "paged"
     block_size: int = DEFAULT_BLOCK_SIZE
     max_length: int | None = None

@@ -13,6 +13,7 @@ from kvhouse.engine.answers import Answers
 from kvhouse.engine.chat import Turn, chat_ids
 from kvhouse.engine.config import DEFAULT_CONFIG, EngineConfig
 from kvhouse.engine.executor import TorchExecutor
+from kvhouse.engine.fast.paths import Paths
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.live import LiveRequest
 from kvhouse.engine.load import LoadedModel, describe_model, load_model
@@ -58,7 +59,12 @@ class Engine:
         self.kv = KVTensors(spec, layout, size, rotate=config.kv_rotation)
         stores = make_stores(below.tiers, layout, config.tier_directory)
         self.executor = TorchExecutor.on(
-            self.kv, loaded, stores, config.kernel, cached=config.kv_cache
+            self.kv,
+            loaded,
+            stores,
+            config.kernel,
+            cached=config.kv_cache,
+            fast_path=config.fast_path,
         )
         #: Bytes of the pool that requests held in the step before.
         self.held_bytes = 0
@@ -77,6 +83,11 @@ class Engine:
         """
         config.refuse_impossible(describe_model(model))
         return cls(load_model(model, dtype), config)
+
+    @property
+    def paths(self) -> Paths:
+        """Which way the model's blocks are computed."""
+        return self.executor.adapter.paths
 
     @property
     def has_work(self) -> bool:

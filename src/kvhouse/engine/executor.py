@@ -15,7 +15,7 @@ from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.load import LoadedModel
 from kvhouse.engine.outputs import TokenLogprobs
 from kvhouse.engine.packed import pack
-from kvhouse.engine.sampler import Sampler
+from kvhouse.engine.sampler import Sampler, peaks
 from kvhouse.engine.sampling_params import SamplingParams
 from kvhouse.engine.sequential import make_adapter
 from kvhouse.engine.tier_stores import TierStore
@@ -70,6 +70,7 @@ class TorchExecutor:
         kernel: KernelName = "auto",
         *,
         cached: bool = True,
+        fast_path: bool = True,
     ) -> TorchExecutor:
         """The executor of a loaded model on a pool, and on tiers below it.
 
@@ -79,6 +80,7 @@ class TorchExecutor:
             tiers: What lies below the pool.
             kernel: What computes attention.
             cached: Whether the pool is used; otherwise each token computes all before it again.
+            fast_path: Whether our own forward pass is taken where the model is understood.
 
         Raises:
             UnsupportedModel: The engine would not compute this model exactly.
@@ -88,7 +90,12 @@ class TorchExecutor:
         if cached:
             made = make_kernel(kv, kernel)
             adapter = make_adapter(
-                loaded.model, made, loaded.spec, loaded.kind, loaded.continuation
+                loaded.model,
+                made,
+                loaded.spec,
+                loaded.kind,
+                loaded.continuation,
+                fast=fast_path and loaded.fast,
             )
         return cls(adapter, loaded.eos_token_ids, Transfers(kv, tiers))
 
@@ -144,15 +151,13 @@ class TorchExecutor:
         return sampled
 
     def _sample_all(self, plan: StepPlan, logits: torch.Tensor) -> tuple[Sampled, ...]:
-        likeliest = logits.argmax(-1)
-        # A peak that is not finite means NaN or infinity somewhere in the row.
-        usable = torch.isfinite(logits.gather(-1, likeliest[:, None])[:, 0]).tolist()
+        likeliest, usable = peaks(logits)
         sampling = [row for row in plan.rows if row.samples]
         return tuple(
             self._sample(row, likely, logits[i])
             if usable[i]
             else self._fail(row, "the model gave no finite logits")
-            for i, (row, likely) in enumerate(zip(sampling, likeliest.tolist(), strict=True))
+            for i, (row, likely) in enumerate(zip(sampling, likeliest, strict=True))
         )
 
     def _sample(self, row: Row, likeliest: int, logits: torch.Tensor) -> Sampled:

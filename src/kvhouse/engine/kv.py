@@ -56,6 +56,7 @@ class KVTensors:
             does not help.
 
     Attributes:
+        rotated: Whether keys and values are stored rotated where they can be.
         layers: What each layer's attention keeps of tokens, by the layer's number in the model.
         states: Each slot's bytes, uint8 ``[slots, slot_bytes]``.
 
@@ -70,7 +71,7 @@ class KVTensors:
     ) -> None:
         refuse_what_has_no_tensors(layout)
         _refuse_rotation(layout, rotate)
-        self._rotate = layout.format.name == "int4" if rotate is None else rotate
+        self.rotated = layout.format.name == "int4" if rotate is None else rotate
         self.layout = layout
         self.size = size
         self.states = allocate(size.slots * layout.slot_bytes).view(size.slots, layout.slot_bytes)
@@ -116,7 +117,7 @@ class KVTensors:
             layer.vectors,
             group.format,
             across=(0,) if plain else (),
-            rotated=self._rotate and plain,
+            rotated=self.rotated and plain,
         )
         latent = isinstance(layer, LatentAttention)
         return LayerKV(place.group, group.block_size, group.reach, vectors, latent)

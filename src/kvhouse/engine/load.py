@@ -32,6 +32,8 @@ class LoadedModel:
         kind: How the engine runs it.
         tokenizer: None where its directory has none; prompts are then token ids.
         continuation: How it goes on from recurrent states; None where it has none.
+        fast: Whether our own forward pass, on a narrow model of its class, computed what the
+            class does, or was not taken.
     """
 
     spec: spec.ModelSpec
@@ -39,6 +41,7 @@ class LoadedModel:
     kind: Kind
     tokenizer: PreTrainedTokenizerBase | None
     continuation: Continuation | None = None
+    fast: bool = True
 
     @property
     def dtype(self) -> str:
@@ -110,6 +113,7 @@ def load_model(source: str | Path, dtype: str = "float32") -> LoadedModel:
         found.way,
         _load_tokenizer(directory),
         found.continuation,
+        found.fast,
     )
 
 

@@ -69,7 +69,9 @@ class Trial:
         with torch.inference_mode():
             self._alone = [model(ids, use_cache=False).logits[0] for ids in self._prompts]
 
-    def error(self, kind: Kind, continuation: Continuation | None = None) -> float:
+    def error(
+        self, kind: Kind, continuation: Continuation | None = None, *, fast: bool = False
+    ) -> float:
         """The largest error of any logit, over the largest logit of its token; NaN counts.
 
         Raises:
@@ -79,7 +81,9 @@ class Trial:
             self._model.set_attn_implementation(self._own_attention)
         layout = KVLayout.of(self._spec, "fp32", _BLOCK_SIZE, dtype="float32")
         kv = _pool(self._spec, layout)
-        adapter = make_adapter(self._model, ReferenceKernel(kv), self._spec, kind, continuation)
+        adapter = make_adapter(
+            self._model, ReferenceKernel(kv), self._spec, kind, continuation, fast=fast
+        )
         tokens = {number: ids[0].tolist() for number, ids in enumerate(self._prompts)}
         worst = 0.0
         for plan in _plans(len(layout.groups), kv.size.blocks):
@@ -89,9 +93,11 @@ class Trial:
                 worst = max(worst, error) if error == error else torch.inf
         return worst
 
-    def agrees(self, kind: Kind, continuation: Continuation | None = None) -> bool:
+    def agrees(
+        self, kind: Kind, continuation: Continuation | None = None, *, fast: bool = False
+    ) -> bool:
         """Whether the engine's answers are the model's own."""
-        return self.error(kind, continuation) < _TOLERANCE
+        return self.error(kind, continuation, fast=fast) < _TOLERANCE
 
 
 def _pool(spec: ModelSpec, layout: KVLayout) -> KVTensors:

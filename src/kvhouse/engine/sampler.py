@@ -66,6 +66,19 @@ class Sampler:
         return int(ids[torch.searchsorted(cumulated, point)])
 
 
+def peaks(logits: torch.Tensor) -> tuple[list[int], list[bool]]:
+    """The likeliest token of each row ``[S, vocab]``, and whether its logit is finite.
+
+    One that is not means NaN or infinity somewhere in the row. Numpy finds the largest of a row
+    ten times as fast as torch does, on one thread.
+    """
+    # Only numpy's own dtypes, and float32 is what compiled code gives.
+    array = (logits if logits.dtype == torch.float32 else logits.float()).numpy(force=True)
+    likeliest = array.argmax(-1)
+    usable = np.isfinite(np.take_along_axis(array, likeliest[:, None], -1)[:, 0])
+    return likeliest.tolist(), usable.tolist()
+
+
 class _Seen:
     """Which tokens a request has, kept up to date as it grows."""
 

@@ -10,8 +10,11 @@ import torch
 from transformers import PreTrainedModel
 
 from kvhouse.core.step import Row
-from kvhouse.engine.adapter import Kind, ModelAdapter
+from kvhouse.engine.adapter import Adapter, Kind, ModelAdapter
 from kvhouse.engine.carriers import States, carrier_of
+from kvhouse.engine.fast.choose import fast_path
+from kvhouse.engine.fast.paths import UNCHANGED, Paths
+from kvhouse.engine.fast.vocabulary import NotUnderstood
 from kvhouse.engine.gathering import GatheringCache
 from kvhouse.engine.kernels import AttentionKernel
 from kvhouse.engine.packed import PackedRow, PackedStep
@@ -66,15 +69,33 @@ def make_adapter(
     spec: ModelSpec,
     kind: Kind,
     continuation: Continuation | None = None,
-) -> ModelAdapter:
+    *,
+    fast: bool = True,
+) -> Adapter:
     """The adapter of a model, as ``support.capability`` found that it can be run.
+
+    Args:
+        model: The model.
+        kernel: Attention over the pool's pages.
+        spec: What the model keeps.
+        kind: How it can be run.
+        continuation: How it goes on from its states, where it has some.
+        fast: Whether our own forward pass is taken where the model is understood.
 
     Raises:
         UnsupportedModel: The engine would not compute this model exactly.
     """
-    if continuation is None:
-        return ModelAdapter(model, kernel, spec, kind)
-    return SequentialAdapter(model, kernel, spec, continuation)
+    if continuation is not None:
+        return SequentialAdapter(model, kernel, spec, continuation)
+    if kind != "packed":
+        return ModelAdapter(model, kernel, spec, kind, Paths(reason="its requests run one by one"))
+    paths = UNCHANGED
+    if fast:
+        try:
+            return fast_path(model.train(mode=False), kernel, spec)
+        except NotUnderstood as error:
+            paths = Paths(reason=str(error))
+    return ModelAdapter(model, kernel, spec, kind, paths)
 
 
 class SequentialAdapter(ModelAdapter):
@@ -101,7 +122,8 @@ class SequentialAdapter(ModelAdapter):
         spec: ModelSpec,
         continuation: Continuation,
     ) -> None:
-        super().__init__(model, kernel, spec, "per_sequence")
+        paths = Paths(reason="its requests run one by one")
+        super().__init__(model, kernel, spec, "per_sequence", paths)
         self._continuation = continuation
         self._carrier = carrier_of(model)
         if self._keeping and not continuation.own_attention:

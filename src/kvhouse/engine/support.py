@@ -43,12 +43,14 @@ class Capability:
             empty where neither is so.
         max_length: The longest request that is computed exactly; None for the model's own limit.
         continuation: How the model goes on from recurrent states; None where it has none.
+        fast: Whether our own forward pass, where it is taken, is right.
     """
 
     kind: Literal["packed", "per_sequence", "refused"]
     reason: str = ""
     max_length: int | None = None
     continuation: Continuation | None = None
+    fast: bool = True
 
     @property
     def way(self) -> Kind:
@@ -135,7 +137,7 @@ def _verdict(trial: Trial, *, has_states: bool) -> Capability:
         return _verdict_of_states(trial)
     packed = _problem(trial, "packed")
     if not packed:
-        return Capability("packed")
+        return Capability("packed", fast=not _problem(trial, "packed", fast=True))
     alone = _problem(trial, "per_sequence")
     if not alone:
         return Capability("per_sequence", packed)
@@ -157,11 +159,13 @@ def _states(spec: ModelSpec) -> Iterator[bool]:
     return (bool(part.state) for layer in spec.layers for part in layer.parts)
 
 
-def _problem(trial: Trial, kind: Kind, continuation: Continuation | None = None) -> str:
+def _problem(
+    trial: Trial, kind: Kind, continuation: Continuation | None = None, *, fast: bool = False
+) -> str:
     """What is wrong with running the tried model in this way; empty if nothing is."""
     try:
         with quiet():
-            agrees = trial.agrees(kind, continuation)
+            agrees = trial.agrees(kind, continuation, fast=fast)
     except UnsupportedModel as error:
         return str(error)
     except Exception as error:

@@ -11,6 +11,7 @@ from kvhouse.core.request import Request
 from kvhouse.core.step import Executor, StepPlan
 from kvhouse.engine.config import EngineConfig
 from kvhouse.engine.executor import TorchExecutor
+from kvhouse.engine.fast.paths import Paths
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.load import LoadedModel
 from kvhouse.engine.sampling_params import SamplingParams
@@ -38,14 +39,17 @@ class TracedRun:
     Attributes:
         result: The figures of the drive.
         kv_bytes: Bytes of the pool's tensors, as torch counts them.
+        paths: Which way the model's blocks were computed.
     """
 
     result: ReplayResult
     kv_bytes: int
+    paths: Paths
 
     def to_dict(self) -> dict[str, Any]:
-        """The result's keys and ``kv_bytes``."""
-        return {**self.result.to_dict(), "kv_bytes": self.kv_bytes}
+        """The result's keys, ``kv_bytes`` and ``paths``."""
+        paths = self.paths.to_dict()
+        return {**self.result.to_dict(), "kv_bytes": self.kv_bytes, "paths": paths}
 
 
 def scenario_for(
@@ -91,6 +95,7 @@ def run_trace(
     *,
     seed: int = 0,
     tier_directory: Path | None = None,
+    fast_path: bool = True,
     on_ended: Callable[[RequestRecord], None] | None = None,
     on_plan: Callable[[StepPlan], None] | None = None,
     watch: Callable[[Executor], Executor] | None = None,
@@ -107,6 +112,7 @@ def run_trace(
         scenario: The traffic, the pool and the limits.
         seed: Decides the prompts.
         tier_directory: Where a tier's files are made.
+        fast_path: Whether our own forward pass is taken where the model is understood.
         on_ended: Called for each request that finished or was rejected.
         on_plan: Called for each step's plan.
         watch: Puts an executor around the engine's, which may look at what it is asked.
@@ -119,7 +125,7 @@ def run_trace(
     """
     kv = KVTensors(loaded.spec, scenario.layout, scenario.pool)
     stores = make_stores(scenario.tiers, scenario.layout, tier_directory)
-    executor = TorchExecutor.on(kv, loaded, stores)
+    executor = TorchExecutor.on(kv, loaded, stores, fast_path=fast_path)
     prompts = Prompts(seed, loaded.spec.vocab_size)
 
     def register(request: Request, asked: TraceRequest) -> None:
@@ -142,4 +148,4 @@ def run_trace(
         recorder=recorder,
         stop=stop,
     )
-    return TracedRun(result, kv.nbytes)
+    return TracedRun(result, kv.nbytes, executor.adapter.paths)

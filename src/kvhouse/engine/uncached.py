@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from transformers import PreTrainedModel
 
+from kvhouse.engine.fast.paths import Paths
 from kvhouse.engine.packed import PackedStep
 
 
@@ -21,6 +22,7 @@ class UncachedAdapter:
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
+        self.paths = Paths(reason="without a KV cache all is computed again")
         self.model = model.train(mode=False)
 
     def forward(self, step: PackedStep) -> torch.Tensor:

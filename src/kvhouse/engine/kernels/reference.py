@@ -75,7 +75,7 @@ class ReferenceStep:
             read = _places(kept, row, seen)
             k = keys.read(read.blocks, read.offsets)
             v = values.read(read.blocks, read.offsets)
-            out[span] = _attend(query[span], k, v, row, seen, kept.reach, scale, softcap, sinks)
+            out[span] = attend_row(query[span], k, v, row, seen, kept.reach, scale, softcap, sinks)
         self._watch.turn(before)
         return out
 
@@ -103,7 +103,7 @@ class ReferenceStep:
             read = _places(kept, row, seen)
             v = latents.read(read.blocks, read.offsets)
             k = torch.cat((v, rotaries.read(read.blocks, read.offsets)), dim=-1)
-            out[span] = _attend(query[span], k, v, row, seen, kept.reach, scale)
+            out[span] = attend_row(query[span], k, v, row, seen, kept.reach, scale)
         self._watch.turn(before)
         return out
 
@@ -116,7 +116,7 @@ def _places(kept: LayerKV, row: PackedRow, first: int) -> _Places:
     return _Places(table[entries], positions % kept.block_size)
 
 
-def _attend(
+def attend_row(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,

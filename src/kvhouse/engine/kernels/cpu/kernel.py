@@ -19,7 +19,8 @@ from kvhouse.engine.kernels.cpu.write import WRITE_TOKENS
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.packed import PackedStep
 
-_DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+#: Numbers of the dtypes that compiled code takes.
+DTYPE_NUMBERS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 #: Keys of a tile while units have few rows, and otherwise.
 _KEY_TILE, _SMALL_KEY_TILE, _FEW_ROWS = 128, 64, 16
@@ -80,11 +81,15 @@ class _Memory:
 
 
 class NumbaStep:
-    """One step's rows."""
+    """One step's rows.
+
+    Attributes:
+        rows: They.
+    """
 
     def __init__(self, kernel: NumbaKernel, step: PackedStep) -> None:
         self._kernel = kernel
-        self._rows = step.rows
+        self.rows = step.rows
         self._watch = step.watch
         self._tokens = max(packed.stop for packed in step.rows)
         self._threads = torch.get_num_threads()
@@ -128,8 +133,8 @@ class NumbaStep:
         call = Call.from_buffer_copy(own.call)
         item = key.element_size()
         call.tokens, call.units = self._tokens, -(-self._tokens // WRITE_TOKENS)
-        call.places = self._tables_of(own).addresses[1]
-        call.dtype = _DTYPES[key.dtype]
+        call.places = self.tables_of(own).addresses[1]
+        call.dtype = DTYPE_NUMBERS[key.dtype]
         call.key_in, call.value_in = key.data_ptr(), value.data_ptr()
         call.key_in_token, call.key_in_head = key.stride(0) * item, key.stride(1) * item
         call.value_in_token, call.value_in_head = value.stride(0) * item, value.stride(1) * item
@@ -153,8 +158,8 @@ class NumbaStep:
         call = Call.from_buffer_copy(own.call)
         item = query.element_size()
         out = query.new_empty(tokens, heads, call.value_size)
-        call.tables = self._tables_of(own).addresses[0]
-        call.dtype = _DTYPES[query.dtype]
+        call.tables = self.tables_of(own).addresses[0]
+        call.dtype = DTYPE_NUMBERS[query.dtype]
         call.query, call.out, call.query_heads = query.data_ptr(), out.data_ptr(), heads
         call.query_token, call.query_head = query.stride(0) * item, query.stride(1) * item
         call.query_factor = scale if softcap else scale / log(2)
@@ -163,12 +168,24 @@ class NumbaStep:
         if sinks is not None:
             sinks = sinks.detach().float().contiguous()
             call.sinks = sinks.data_ptr()
-        for job in self._jobs_of(own, heads):
+        for job in self.jobs_of(own, heads):
             self._do(own, call, job, size)
         self._watch.turn(before)
         return out if out.dtype == dtype else out.to(dtype)
 
     def _do(self, own: CompiledLayer, call: Any, job: Job, size: int) -> None:  # noqa: ANN401
+        scratch = self.give_job(own, call, job, size)
+        self._run(own.attend, call, scratch, job.pairs * (size + call.value_size))
+
+    def give_job(self, own: CompiledLayer, call: Any, job: Job, size: int) -> int:  # noqa: ANN401
+        """Put a job into a call, and say how many bytes of scratch each thread needs for it.
+
+        Args:
+            own: The layer.
+            call: Its ``Call``.
+            job: One of ``jobs_of`` it.
+            size: Elements of a query.
+        """
         rows, memory, value_size = job.rows, self._kernel.memory, call.value_size
         call.units, call.each, call.works = len(job.works) * job.each, job.each, job.address
         call.shared, call.parts = job.shared, job.parts
@@ -179,7 +196,7 @@ class NumbaStep:
             call.partials = memory.at_least("partials", job.records * job.each * partial)
             call.merges = memory.at_least("merges", 8 * job.merges * job.each)
         floats = rows * (size + value_size + key_tile + 2) + size * own.lanes
-        self._run(own.attend, call, UNIT_BYTES + 4 * floats, job.pairs * (size + value_size))
+        return int(UNIT_BYTES + 4 * floats)
 
     def _run(self, function: int, call: Any, scratch: int, elements: int) -> None:  # noqa: ANN401
         count = 1 if elements < _FEW_ELEMENTS else min(self._threads, call.units)
@@ -189,19 +206,21 @@ class NumbaStep:
         call.next, call.workers = memory.reset_counters()
         threads.run(function, ctypes.addressof(call), count)
 
-    def _tables_of(self, own: CompiledLayer) -> Tables:
+    def tables_of(self, own: CompiledLayer) -> Tables:
+        """Where the step's tokens lie in the blocks of a layer's group."""
         key = own.kept.group, own.kept.block_size
         if key not in self._tables:
-            self._tables[key] = Tables.of(self._rows, *key)
+            self._tables[key] = Tables.of(self.rows, *key)
         return self._tables[key]
 
-    def _jobs_of(self, own: CompiledLayer, heads: int) -> tuple[Job, ...]:
+    def jobs_of(self, own: CompiledLayer, heads: int) -> tuple[Job, ...]:
+        """The step's work for the layers of a group that have so many query heads."""
         key = own.kept.group, own.rows, heads, own.kept.vectors[0].heads
         if key not in self._jobs:
             self._jobs[key] = jobs(
-                self._rows,
+                self.rows,
                 own.kept,
-                self._tables_of(own),
+                self.tables_of(own),
                 heads=heads,
                 most_rows=own.rows,
                 threads=self._threads,
@@ -211,6 +230,6 @@ class NumbaStep:
 
 def _readable(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor of a dtype that compiled code takes, each vector of it in one piece."""
-    if tensor.dtype not in _DTYPES:
+    if tensor.dtype not in DTYPE_NUMBERS:
         tensor = tensor.float()
     return tensor if tensor.stride(2) == 1 else tensor.contiguous()

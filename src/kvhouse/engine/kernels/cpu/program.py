@@ -185,6 +185,18 @@ class Program:
         Raises:
             ValueError: A buffer has fewer rows.
         """
+        self.begin(tokens)
+        self.go_on(0, self._count)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def begin(self, tokens: int) -> None:
+        """Get ready to run, part by part, for the first ``tokens`` rows of its buffers.
+
+        Raises:
+            ValueError: A buffer has fewer rows.
+        """
         most = min(self._most, default=0)
         if tokens > most:
             raise ValueError(f"{tokens} tokens where buffers have room for {most}")
@@ -193,8 +205,12 @@ class Program:
             self._runner = compiled.program_runner(kind)
         self.ops["tokens"] = tokens
         self.ops["taken"] = self.ops["present"] = 0
-        if tokens:
-            station().run(self._runner, self.ops.ctypes.data, self._count, self._scratch_bytes)
+
+    def go_on(self, first: int, count: int) -> None:
+        """Run so many operations from ``first`` on; after ``begin`` each in its turn."""
+        if count and self.ops["tokens"][first]:
+            address = self.ops.ctypes.data + first * OP_BYTES
+            station().run(self._runner, address, count, self._scratch_bytes)
 
     def _add(self, fields: dict[str, Any], most: int, scratch: int, *kept: Any) -> int:  # noqa: ANN401
         if self._count == len(self.ops):

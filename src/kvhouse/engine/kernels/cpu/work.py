@@ -57,6 +57,7 @@ class Job:
     """Work of one kind in a step, for the layers of one group.
 
     Attributes:
+        alone: Whether its tokens come alone.
         works: Its shares, ``WORK``; each is done by ``each`` units.
         address: Of ``works``.
         shared: Query heads to a KV head.
@@ -70,6 +71,7 @@ class Job:
         pairs: Query heads times the keys that they see, over all tokens.
     """
 
+    alone: bool
     works: NDArray[np.void]
     address: int
     shared: int
@@ -122,6 +124,7 @@ def jobs(
             size = tokens * part_heads * unit_heads
             found.append(
                 Job(
+                    numbers is alone,
                     works,
                     works.ctypes.data,
                     shared,
