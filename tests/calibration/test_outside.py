@@ -331,6 +331,37 @@ def test_from_benches_to_a_replay(benches, tmp_path):
             run(*replay, *more)
 
 
+def test_a_poor_fit_is_said(tmp_path):
+    """Every other request of a server that was disturbed took three times as long."""
+    records = records_of(SERVERS["flat"], IDLE) + records_of(SERVERS["flat"], BUSY)
+    for record in records[::2]:
+        record.gaps = type(record.gaps)("d", [3 * gap for gap in record.gaps])
+        late = 2 * (record.last_token - record.first_token)
+        record.last_token, record.ended = record.last_token + late, record.ended + late
+    parts = records[: IDLE[1]], records[IDLE[1] :]
+    given = []
+    for part in parts:
+        file = tmp_path / f"{len(part)}.json"
+        file.write_bytes(as_json(FIGURES, part))
+        given.append(f"--from-bench={file}")
+    result = run("calibrate", "smollm2", *given, "--json")
+    missed = json.loads(result.stdout)["residuals"]["cross_validated_mean"]
+    assert missed > 0.15
+    assert f"missed by {missed:.0%} on average" in result.stderr
+
+
+def test_a_hit_or_two_tell_no_rate(stored):
+    """A block of a few prompts was cached and took a while; chunks then read as rows do."""
+    loads = records_of(SERVERS["flat"], IDLE), records_of(SERVERS["flat"], BUSY)
+    for record in loads[0][:3]:
+        record.usage = Usage(record.usage.prompt_tokens, record.output_tokens, 16)
+        record.first_token += 1e-3
+        record.last_token += 1e-3
+        record.ended += 1e-3
+    rates, _ = fit_loads([stored(records) for records in loads], SPEC, LAYOUT, 2048)
+    assert rates.chunk_byte == rates.decode_byte > 0
+
+
 def test_what_the_command_refuses(benches, tmp_path):
     other = tmp_path / "other.json"
     records = records_of(SERVERS["flat"], (0.0008, 3))

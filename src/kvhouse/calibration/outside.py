@@ -74,7 +74,7 @@ def fit_loads(
     What cannot be told apart from outside is 0 and stands in another rate: sampling, and what a
     row takes, in the seconds by tokens; attention in prompts too, where these are all about as
     long. Earlier keys and values are read by chunks of prompts at the rate of decoding rows where
-    no prompt took several steps.
+    hardly a lone prompt took several steps.
 
     Args:
         loads: The benches.
@@ -96,9 +96,12 @@ def fit_loads(
     columns = np.array([_row(span, knots) for span in spans])
     if max(chunks) < _CURVED * min(chunks):
         columns[:, -1] = 0.0
+    read_by_chunks = sum(len(span.steps) > 1 for span in alone) >= LEAST_ALONE
+    if not read_by_chunks:  # what a cache held is too little to tell a rate from
+        columns[:, -3] += columns[:, -2]
+        columns[:, -2] = 0.0
     rates, residuals = fit_columns(columns, np.array([span.seconds for span in spans]))
     decode, chunk, flop = (float(rate) for rate in rates[len(knots) :])
-    read_by_chunks = any(span.chunk_bytes for span in spans)
     rises = rates[1 : len(knots)] * np.diff(knots)
     by_tokens = tuple(float(rates[0] + rise) for rise in (0.0, *np.cumsum(rises)))
     return StepRates(

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kvhouse.cli import answering
-from kvhouse.cli.output import require_apart, whole_file
+from kvhouse.cli.output import require_apart, warn, whole_file
 from kvhouse.errors import KvhouseError
 
 if TYPE_CHECKING:
     from kvhouse.calibration.profile import Profile
+
+#: A mean error on what was left out of a fit that is worth a warning.
+_POOR = 0.15
 
 
 def calibrate_from_bench(
@@ -55,4 +58,10 @@ def calibrate_from_bench(
         profile = profile_from(loads, described, layout, dtype, token_budget)
         if write:
             write(profile.encode())
+    missed = profile.residuals.cross_validated_mean
+    if missed > _POOR:
+        warn(
+            f"the times that were left out of the fit are missed by {missed:.0%} on average: the "
+            "server was disturbed, or does not answer as a fit assumes (docs/verify.md)"
+        )
     return profile
