@@ -157,6 +157,8 @@ class AsyncEngine:
         made: Future[Result] = Future()
 
         def make() -> None:
+            if not made.set_running_or_notify_cancel():
+                return  # nobody waits for it any more
             try:
                 made.set_result(function(self.engine))
             except BaseException as error:
