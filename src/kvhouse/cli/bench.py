@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from kvhouse.cli import answering, bench_options, benching, engine_options, options
 from kvhouse.cli.output import require_apart
 from kvhouse.cli.replayed import reading, slo_of
+from kvhouse.cli.serve import keys_named
 from kvhouse.errors import KvhouseError
 from kvhouse.units import parse_bytes, parse_seconds
 
@@ -102,7 +103,8 @@ def bench_command(
 
         require_httpx2()
         vocab = DEFAULT_VOCAB if vocab_size is None else vocab_size
-        server = Server(target, served_model, api_key, vocab)
+        key = next(iter(keys_named()), None) if api_key is None else api_key
+        server = Server(target, served_model, key, vocab)
     else:
         answering.require(target)
         from kvhouse.engine import EngineConfig

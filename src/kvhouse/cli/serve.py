@@ -105,7 +105,7 @@ def serve_command(
 
     settings = server.ServerSettings(
         model=name or model,
-        api_keys=_keys(api_key),
+        api_keys=(*(api_key or ()), *keys_named()),
         max_body=parse_bytes(max_body),
         max_prompt=max_prompt,
         max_queue=max_queue,
@@ -155,7 +155,7 @@ def serve_command(
     server.serve(desk, bound, ready, lambda text: answering.say(f"kvhouse: {text}"))
 
 
-def _keys(given: list[str] | None) -> tuple[str, ...]:
-    """The API keys of the options and of the environment."""
+def keys_named() -> tuple[str, ...]:
+    """The API keys of the environment; a client takes the first."""
     named = os.environ.get(KEYS_VARIABLE, "")
-    return (*(given or ()), *(key.strip() for key in named.split(",") if key.strip()))
+    return tuple(key.strip() for key in named.split(",") if key.strip())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ import typer
 
 from kvhouse.cli import options
 from kvhouse.cli.output import print_json
-from kvhouse.cli.serve import KEYS_VARIABLE
+from kvhouse.cli.serve import KEYS_VARIABLE, keys_named
 from kvhouse.errors import KvhouseError
 
 #: Lines that are kept for everything but the map.
@@ -35,7 +34,7 @@ def top_command(
 ) -> None:
     """Show a kvhouse server's KV cache live: who holds which block, and where the bytes are.
 
-    With --json, or into a pipe, it looks once. A key for the server is taken from KVHOUSE_API_KEY.
+    With --json, or into a pipe, it looks once. The first key of KVHOUSE_API_KEY is sent.
 
     Example: kvhouse top http://127.0.0.1:8000
     """
@@ -80,10 +79,7 @@ def _state(url: str, cells: int) -> Mapping[str, Any]:
 
     if not url.startswith(("http://", "https://")):
         raise KvhouseError(f"{show(url)}: give the server's URL, such as http://127.0.0.1:8000")
-    headers = {}
-    key = os.environ.get(KEYS_VARIABLE, "").partition(",")[0].strip()
-    if key:
-        headers["Authorization"] = f"Bearer {key}"
+    headers = {"Authorization": f"Bearer {key}" for key in keys_named()[:1]}
     try:
         asked = Request(f"{url.rstrip('/')}/kv?cells={cells}", headers=headers)
         with build_opener(ProxyHandler({})).open(asked, timeout=_PATIENCE) as answer:
