@@ -73,23 +73,29 @@ def _state(url: str, cells: int) -> Mapping[str, Any]:
     """
     from http.client import HTTPException
     from urllib.error import HTTPError, URLError
-    from urllib.request import ProxyHandler, Request, build_opener
+    from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
     from kvhouse.spec.fields import show
+
+    class Stay(HTTPRedirectHandler):
+        """Sends the key nowhere else."""
+
+        def redirect_request(self, *_: object) -> None:
+            """Nowhere."""
 
     if not url.startswith(("http://", "https://")):
         raise KvhouseError(f"{show(url)}: give the server's URL, such as http://127.0.0.1:8000")
     headers = {"Authorization": f"Bearer {key}" for key in keys_named()[:1]}
     try:
         asked = Request(f"{url.rstrip('/')}/kv?cells={cells}", headers=headers)
-        with build_opener(ProxyHandler({})).open(asked, timeout=_PATIENCE) as answer:
+        with build_opener(ProxyHandler({}), Stay).open(asked, timeout=_PATIENCE) as answer:
             state = json.load(answer)
         if not isinstance(state, dict) or "ledger" not in state:
             raise ValueError
     except HTTPError as error:
         if error.code == 401:
-            raise KvhouseError(f"{url}: asks for a key: set {KEYS_VARIABLE}") from None
-        raise KvhouseError(f"{url}: answers /kv with status {error.code}") from None
+            raise KvhouseError(f"{show(url)}: asks for a key: set {KEYS_VARIABLE}") from None
+        raise KvhouseError(f"{show(url)}: answers /kv with status {error.code}") from None
     except (URLError, HTTPException, OSError) as error:
         reason = getattr(error, "reason", None) or error
         raise KvhouseError(f"{show(url)}: no answer ({reason}): is the server up?") from None
