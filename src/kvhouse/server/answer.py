@@ -24,6 +24,9 @@ _STREAM_HEADERS = [
     (b"x-accel-buffering", b"no"),
 ]
 
+#: Seconds for which a client may leave the last event of a stream that failed.
+_LAST_WORDS = 5.0
+
 
 class _Gone(Exception):
     """The client has gone away."""
@@ -160,11 +163,16 @@ class Answer(Response):
             tokens, completions = await self._take(asked)
             if tokens:
                 chunks = [form.chunk(place * n + token.sample, token) for place, token in tokens]
-                await self._send("".join(chunks).encode(), send)
+                await self._send_in_time("".join(chunks).encode(), send)
         _raise_errors(completions)
         self._desk.took(self._timing.passed)
         last = form.usage_chunk(prompts, completions) if self._with_usage else b""
-        await self._send(last + DONE, send, more=False)
+        await self._send_in_time(last + DONE, send, more=False)
+
+    async def _send_in_time(self, body: bytes, send: Send, *, more: bool = True) -> None:
+        """Send a piece; one that a client has not taken when its time is over, it never will."""
+        async with asyncio.timeout(self._desk.settings.request_seconds - self._timing.passed):
+            await self._send(body, send, more=more)
 
     async def _send(self, body: bytes, send: Send, *, more: bool = True) -> None:
         """Send a piece of a stream, and before the first one its headers."""
@@ -179,7 +187,9 @@ class Answer(Response):
         if not self._started:
             raise error
         body = error_body(error.status_code, error.detail, error.param, error.code)
-        await self._send(event(body) + DONE, send, more=False)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS):
+                await self._send(event(body) + DONE, send, more=False)
 
 
 async def _watch(receive: Receive, asked: Asked) -> None:
