@@ -52,7 +52,7 @@ ApiKey = Annotated[
     typer.Option(
         "--api-key",
         metavar="KEY",
-        help="The server's key. By default the first of KVHOUSE_API_KEY, which is the better place: "
+        help="The server's key. By default the first of KVHOUSE_API_KEY, which is better, since "
         "others see a command line.",
     ),
 ]

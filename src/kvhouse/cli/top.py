@@ -85,7 +85,8 @@ def _state(url: str, cells: int) -> Mapping[str, Any]:
 
     if not url.startswith(("http://", "https://")):
         raise KvhouseError(f"{show(url)}: give the server's URL, such as http://127.0.0.1:8000")
-    headers = {"Authorization": f"Bearer {key}" for key in keys_named()[:1]}
+    keys = keys_named()
+    headers = {"Authorization": f"Bearer {keys[0]}"} if keys else {}
     try:
         asked = Request(f"{url.rstrip('/')}/kv?cells={cells}", headers=headers)
         with build_opener(ProxyHandler({}), Stay).open(asked, timeout=_PATIENCE) as answer:
