@@ -42,6 +42,8 @@ def bench_command(
     served_model: bench_options.ServedModel = None,
     vocab_size: bench_options.VocabSize = None,
     kv_format: engine_options.EngineFormat = None,
+    kv_rotation: engine_options.Rotation = None,
+    fast_path: engine_options.FastPath = True,
     dtype: engine_options.Dtype = "float32",
     policy: options.Policy = "paged",
     kv_memory: bench_options.KvMemory = None,
@@ -81,6 +83,8 @@ def bench_command(
     }
     engine = {
         "--kv-format": kv_format is not None,
+        "--kv-rotation": kv_rotation is not None,
+        "--no-fast-path": not fast_path,
         "--dtype": dtype != "float32",
         "--policy": policy != "paged",
         "--block-size": block_size != 16,
@@ -114,6 +118,8 @@ def bench_command(
             EngineConfig(
                 kv_memory=parse_bytes(kv_memory or answering.DEFAULT_KV_MEMORY),
                 kv_format=kv_format or answering.FORMAT_OF.get(dtype, dtype),
+                kv_rotation=kv_rotation,
+                fast_path=fast_path,
                 policy=policy,
                 block_size=block_size,
                 max_length=max_length,
