@@ -204,6 +204,32 @@ def test_a_look_that_nobody_waits_for_any_more_ends_nothing(tiny):
     asyncio.run(ask())
 
 
+def test_where_the_thread_itself_fails_nobody_waits_for_ever(tiny, monkeypatch):
+    seen = []
+    monkeypatch.setattr(threading, "excepthook", lambda told: seen.append(told.exc_value))
+    inner = tiny()
+
+    def broken(_):
+        raise RuntimeError("broken")
+
+    async def ask():
+        engine = AsyncEngine(inner)
+        waiting = asyncio.create_task(engine.generate([[1, 2, 3]], 250, PARAMS))
+        other = engine.ask([[4, 5]], 250, PARAMS)
+        await other.take()
+        monkeypatch.setattr(inner.scheduler, "cancel", broken)
+        engine.drop(other)
+        with pytest.raises(KvhouseError, match="the engine was closed"):
+            await asyncio.wait_for(waiting, 20)
+        with pytest.raises(KvhouseError, match="the engine is closed"):
+            engine.ask([[1]], 1)
+        await engine.close()
+        assert not engine.alive
+
+    asyncio.run(ask())
+    assert "broken" in {str(one) for one in seen}
+
+
 def test_tenants_share_nothing(tiny, monkeypatch):
     """Of 12 tokens in blocks of 4, two blocks are found again by the same tenant alone."""
     engine = tiny(prefix_cache=True)
