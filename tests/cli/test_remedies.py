@@ -34,7 +34,7 @@ def test_every_row_s_flags_give_its_figures_again(capsys):
     assert name == "kvhouse"
     base = json.loads(run(f"{command} --json", capsys))
     assert base["goodput"]["share"] == report["base"]["in_time_share"]
-    named = {"model": "llama-2-7b", "device": "a100-80g", "partial": False}
+    named = {"model": "llama-2-7b", "device": "a100-80g", "partial": False, "profile": None}
     assert base == {**named, **report["base_result"]}
     enough = json.loads(run(f"{command} {report['limit']['unbounded_flags']} --json", capsys))
     assert enough["pool"]["bytes"] == report["limit"]["unbounded_bytes"]
