@@ -211,9 +211,10 @@ def test_the_command_writes_the_same_figures_everywhere(url, tmp_path):
     done = bench(
         *(url, "--concurrency", "2", "--prompt", "6", "--generate", "4", "--requests", "5"),
         *("--slo-ttft", "10min", "--json", "--out", files[0], "--out", files[1]),
-        KVHOUSE_API_KEY=KEY,
+        KVHOUSE_API_KEY=f"{KEY}, another",
     )
     assert done.returncode == 0, done.stderr
+    assert seen(url)[-1]["key"] == f"Bearer {KEY}"
     figures = json.loads(done.stdout)
     assert (figures["finished"], figures["output_tokens"]) == (5, 20)
     assert (figures["mode"], figures["concurrency"], figures["running"]["peak"]) == ("closed", 2, 2)

@@ -154,6 +154,22 @@ def test_ctrl_c_leaves_a_partial_profile(model, tmp_path, monkeypatch):
     assert not (tmp_path / "cache").exists()
 
 
+def test_ctrl_c_leaves_a_verification_as_it_leaves_other_commands(model, monkeypatch):
+    from kvhouse.calibration import verify
+
+    run("calibrate", model, *ENGINE)
+    real = verify.verify
+
+    def ended(*given, stop, **settings):
+        stop.asked = True
+        return real(*given, stop=stop, **settings)
+
+    monkeypatch.setattr(verify, "verify", ended)
+    result = run("verify", model, "--trace", TRACE, *ENGINE, "--json", code=130)
+    assert "of 6 requests finished" in result.stderr
+    assert result.stdout == ""
+
+
 @pytest.mark.parametrize("seconds", ["1", "nan", "1e9"])
 def test_too_short_and_too_long(seconds):
     with pytest.raises(KvhouseError, match="--seconds"):

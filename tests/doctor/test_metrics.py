@@ -72,6 +72,8 @@ kvhouse_kv_bytes{class="internal"} 50.0
 kvhouse_kv_bytes{class="cached"} 100.0
 kvhouse_kv_bytes{class="free"} 200.0
 kvhouse_preemptions_total 2.0
+kvhouse_requests_total{outcome="finished"} 40.0
+kvhouse_requests_total{outcome="refused"} 9.0
 """
 
 
@@ -91,6 +93,10 @@ def test_each_engine_s_names_are_known(text, engine, series, examined) -> None:
     assert report.log.source == "metrics"
     assert report.log.engine == engine
     assert {name: report.log.facts.series[name].last for name in series} == series
+
+
+def test_of_kvhouse_s_requests_those_that_finished_count(examined) -> None:
+    assert examined(KVHOUSE).log.facts.count("finished_total") == 40
 
 
 def test_the_configuration_is_in_the_labels(examined) -> None:

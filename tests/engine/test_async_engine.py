@@ -178,6 +178,58 @@ def test_prompts_of_a_conversation_are_made_in_the_engines_thread(tiny):
     asyncio.run(ask())
 
 
+def test_a_look_that_nobody_waits_for_any_more_ends_nothing(tiny):
+    inner = tiny()
+    begun, gate, execute = threading.Event(), threading.Event(), inner.executor.execute
+
+    def held(plan):
+        begun.set()
+        gate.wait(60)
+        return execute(plan)
+
+    inner.executor.execute = held
+
+    async def ask():
+        async with AsyncEngine(inner) as engine:
+            task = asyncio.create_task(engine.generate([[1, 2, 3]], 4, PARAMS))
+            await asyncio.to_thread(begun.wait, 60)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0):
+                    await engine.look(lambda one: one.scheduler.steps)
+            gate.set()
+            (completion,) = await asyncio.wait_for(task, 20)
+            assert len(completion.token_ids) == 4
+            assert await engine.look(lambda one: one.scheduler.steps) == 4
+
+    asyncio.run(ask())
+
+
+def test_where_the_thread_itself_fails_nobody_waits_for_ever(tiny, monkeypatch):
+    seen = []
+    monkeypatch.setattr(threading, "excepthook", lambda told: seen.append(told.exc_value))
+    inner = tiny()
+
+    def broken(_):
+        raise RuntimeError("broken")
+
+    async def ask():
+        engine = AsyncEngine(inner)
+        waiting = asyncio.create_task(engine.generate([[1, 2, 3]], 250, PARAMS))
+        other = engine.ask([[4, 5]], 250, PARAMS)
+        await other.take()
+        monkeypatch.setattr(inner.scheduler, "cancel", broken)
+        engine.drop(other)
+        with pytest.raises(KvhouseError, match="the engine was closed"):
+            await asyncio.wait_for(waiting, 20)
+        with pytest.raises(KvhouseError, match="the engine is closed"):
+            engine.ask([[1]], 1)
+        await engine.close()
+        assert not engine.alive
+
+    asyncio.run(ask())
+    assert "broken" in {str(one) for one in seen}
+
+
 def test_tenants_share_nothing(tiny, monkeypatch):
     """Of 12 tokens in blocks of 4, two blocks are found again by the same tenant alone."""
     engine = tiny(prefix_cache=True)

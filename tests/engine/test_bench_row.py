@@ -234,6 +234,9 @@ def test_the_command_times_a_batch(tiny_directory, tmp_path):
         "float32",
     )
     assert (figures["decode_step"]["steps"], figures["decode_bytes"]["steps"]) == (2, 4)
+    assert figures["paths"]["fast"] == LAYERS
+    plain = json.loads(bench(directory, *size, "--no-fast-path", "--json"))
+    assert (plain["paths"]["fast"], plain["paths"]["reason"]) == (0, "the fast path is off")
     # Eight bytes and a scale of two for each of two heads; 6 and 7 tokens each.
     assert figures["decode_bytes"]["kv"] == 2 * 6.5 * 2 * LAYERS * 2 * 10
     assert json.loads(out.read_text()) == figures

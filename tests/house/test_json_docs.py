@@ -359,6 +359,7 @@ def _batches() -> list[dict[str, Any]]:
         bandwidth=1.0,
         bandwidth_source="",
         kv_bytes=1,
+        paths=Paths(),
     )
     nothing = dict.fromkeys(
         ("prefill_tokens_per_second", "decode_tokens_per_second", "first_token_seconds")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 
 import httpx2
 import pytest
+
+from kvhouse.engine import AsyncEngine, SamplingParams
+from kvhouse.server import Desk, ServerSettings, answer
+from kvhouse.server.forms import CompletionForm
 
 LONG = 200
 
@@ -93,3 +98,30 @@ def test_one_that_goes_while_it_waits_leaves_the_queue(tiny, serving):
     server.until(lambda state: (state["running"], state["waiting"]) == (1, 0))
     first.close()
     server.until_free()
+
+
+def test_one_that_stays_and_reads_nothing_is_let_go_when_its_time_is_over(tiny, monkeypatch):
+    monkeypatch.setattr(answer, "_LAST_WORDS", 0.01)
+
+    async def forever(*message):
+        if message and message[0]["type"] == "http.response.start":
+            return
+        await asyncio.Event().wait()
+
+    async def prompts(_):
+        return [[1, 2, 3]]
+
+    async def ask():
+        engine = AsyncEngine(tiny(400))
+        desk = Desk(engine, ServerSettings("tiny", request_seconds=0.2))
+        form = CompletionForm("tiny", desk.prompts.text)
+        made = answer.Answer(
+            *(desk, form, prompts, 1, 300, SamplingParams(), 1), streamed=True, with_usage=False
+        )
+        await asyncio.wait_for(made({"kvhouse.salt": None}, forever, forever), 30)
+        assert not await engine.look(lambda inner: inner.scheduler.has_work)
+        assert desk.waiting == 0
+        await desk.close()
+        return desk.metrics.render(None).decode()
+
+    assert 'kvhouse_requests_total{outcome="timeout"} 1.0' in asyncio.run(ask())

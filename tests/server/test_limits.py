@@ -9,6 +9,10 @@ import time
 import httpx2
 import pytest
 
+from kvhouse.engine import SamplingParams
+
+#: How often a test looks before it gives up.
+MOST_LOOKS = 500
 KEYS = ("first-key", "second-key")
 
 
@@ -167,6 +171,42 @@ def test_a_full_queue_says_when_to_come_again(tiny, serving):
     assert [answer.status_code for answer in answers] == [200] * 3
     assert server.ask([1, 2], 4).status_code == 200
     assert 'outcome="refused"} 1.0' in server.http.get("/metrics").text
+
+
+def test_answers_that_have_ended_fill_no_queue(tiny, serving):
+    """Three of a request's four answers end with their first token, and the fourth goes on."""
+    greedy = SamplingParams(ignore_eos=True)
+    firsts = range(1, 30)
+    drawn = tiny(800).generate([[first] for first in firsts], 40, greedy)
+    ids = {first: one.token_ids for first, one in zip(firsts, drawn, strict=True)}
+    short, long = next((a, b) for a in ids for b in ids if ids[a][0] not in ids[b])
+    server = serving(tiny(400), max_queue=1)
+    gate = threading.Event()
+    execute = server.desk.engine.engine.executor.execute
+
+    def held(plan):
+        if any(row.first > 10 for row in plan.rows):
+            gate.wait(60)
+        return execute(plan)
+
+    server.desk.engine.engine.executor.execute = held
+    prompts, stop = [[short], [short], [short], [long]], [ids[short][0]]
+    answers = []
+    thread = threading.Thread(
+        target=lambda: answers.append(server.ask(prompts, 40, stop_token_ids=stop))
+    )
+    thread.start()
+    for _ in range(MOST_LOOKS):
+        running = server.desk.engine.engine.scheduler.running
+        if len(running) == 1 and running[0].known > 10 and not server.desk.waiting:
+            break
+        time.sleep(0.01)
+    waiting = server.desk.waiting
+    gate.set()
+    thread.join(60)
+    assert waiting == 0
+    reasons = [choice["finish_reason"] for choice in answers[0].json()["choices"]]
+    assert reasons == ["stop", "stop", "stop", "length"]
 
 
 def test_requests_that_take_too_long_are_ended(tiny, serving):

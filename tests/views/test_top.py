@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from rich.console import Console
@@ -88,3 +90,29 @@ def test_what_is_no_server_is_said_in_a_line(url, said):
     with pytest.raises(KvhouseError, match=said) as refused:
         _state(url, 1)
     assert "\n" not in str(refused.value)
+
+
+def test_a_key_goes_to_the_server_that_was_named_alone(monkeypatch):
+    asked = []
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append((self.path, self.headers["Authorization"]))
+            self.send_response(302)
+            self.send_header("Location", f"http://localhost:{self.server.server_port}/caught")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    monkeypatch.setenv("KVHOUSE_API_KEY", "first-key,second-key")
+    with HTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            with pytest.raises(KvhouseError, match="answers /kv with status 302"):
+                _state(f"http://127.0.0.1:{server.server_port}", 1)
+        finally:
+            server.shutdown()
+            thread.join()
+    assert asked == [("/kv?cells=1", "Bearer first-key")]

@@ -171,6 +171,7 @@ def measure(
         bandwidth=device.bandwidth,
         bandwidth_source=device.source,
         kv_bytes=engine.kv.nbytes,
+        paths=engine.paths,
     )
 
 

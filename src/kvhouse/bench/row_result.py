@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kvhouse.replayer.results import Distribution
 
 if TYPE_CHECKING:
+    from kvhouse.engine.fast.paths import Paths
     from kvhouse.engine.watch import WatchedStep
 
 
@@ -144,6 +145,7 @@ class RowResult:
         bandwidth: Bytes per second that this machine's cores read together.
         bandwidth_source: How that was measured.
         kv_bytes: Bytes of the pool's tensors.
+        paths: Which way the model's blocks were computed.
     """
 
     concurrency: int
@@ -162,7 +164,8 @@ class RowResult:
     bandwidth: float
     bandwidth_source: str
     kv_bytes: int
+    paths: Paths
 
     def to_dict(self) -> dict[str, Any]:
         """The same keys, nested, as plain values."""
-        return asdict(self)
+        return asdict(self) | {"paths": self.paths.to_dict()}

@@ -95,7 +95,9 @@ class Bench:
         self._parts = Parts(spec, self.layout)
         kv = KVTensors(spec, self.layout, self.size, rotate=config.kv_rotation)
         self._fill(kv)
-        self._executor = TorchExecutor.on(kv, loaded, kernel=config.kernel)
+        self._executor = TorchExecutor.on(
+            kv, loaded, kernel=config.kernel, fast_path=config.fast_path
+        )
         ids = np.random.default_rng(0).integers(spec.vocab_size, size=self.limits.max_length)
         self._ids: list[int] = ids.tolist()
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from kvhouse.cli import answering, bench_options, benching, engine_options, options
 from kvhouse.cli.output import require_apart
 from kvhouse.cli.replayed import reading, slo_of
+from kvhouse.cli.serve import keys_named
 from kvhouse.errors import KvhouseError
 from kvhouse.units import parse_bytes, parse_seconds
 
@@ -41,6 +42,8 @@ def bench_command(
     served_model: bench_options.ServedModel = None,
     vocab_size: bench_options.VocabSize = None,
     kv_format: engine_options.EngineFormat = None,
+    kv_rotation: engine_options.Rotation = None,
+    fast_path: engine_options.FastPath = True,
     dtype: engine_options.Dtype = "float32",
     policy: options.Policy = "paged",
     kv_memory: bench_options.KvMemory = None,
@@ -80,6 +83,8 @@ def bench_command(
     }
     engine = {
         "--kv-format": kv_format is not None,
+        "--kv-rotation": kv_rotation is not None,
+        "--no-fast-path": not fast_path,
         "--dtype": dtype != "float32",
         "--policy": policy != "paged",
         "--block-size": block_size != 16,
@@ -102,7 +107,8 @@ def bench_command(
 
         require_httpx2()
         vocab = DEFAULT_VOCAB if vocab_size is None else vocab_size
-        server = Server(target, served_model, api_key, vocab)
+        key = next(iter(keys_named()), None) if api_key is None else api_key
+        server = Server(target, served_model, key, vocab)
     else:
         answering.require(target)
         from kvhouse.engine import EngineConfig
@@ -112,6 +118,8 @@ def bench_command(
             EngineConfig(
                 kv_memory=parse_bytes(kv_memory or answering.DEFAULT_KV_MEMORY),
                 kv_format=kv_format or answering.FORMAT_OF.get(dtype, dtype),
+                kv_rotation=kv_rotation,
+                fast_path=fast_path,
                 policy=policy,
                 block_size=block_size,
                 max_length=max_length,

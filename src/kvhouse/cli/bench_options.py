@@ -52,9 +52,8 @@ ApiKey = Annotated[
     typer.Option(
         "--api-key",
         metavar="KEY",
-        envvar="KVHOUSE_API_KEY",
-        show_envvar=True,
-        help="The server's key; better given in the environment, since others see a command line.",
+        help="The server's key. By default the first of KVHOUSE_API_KEY, which is better, since "
+        "others see a command line.",
     ),
 ]
 ServedModel = Annotated[

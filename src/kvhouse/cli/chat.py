@@ -34,6 +34,7 @@ def chat_command(
     kv_memory: engine_options.EngineMemory = answering.DEFAULT_KV_MEMORY,
     dtype: engine_options.Dtype = "float32",
     kv_format: engine_options.EngineFormat = None,
+    kv_rotation: engine_options.Rotation = None,
     max_length: options.MaxLength = None,
     block_size: options.BlockSize = 16,
     fast_path: engine_options.FastPath = True,
@@ -61,6 +62,7 @@ def chat_command(
         EngineConfig(
             kv_memory=parse_bytes(kv_memory),
             kv_format=kv_format or answering.FORMAT_OF.get(dtype, dtype),
+            kv_rotation=kv_rotation,
             max_length=max_length,
             block_size=block_size,
             fast_path=fast_path,

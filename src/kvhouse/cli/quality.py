@@ -7,16 +7,14 @@ from typing import Annotated
 
 import typer
 
-from kvhouse.cli import options
+from kvhouse.cli import answering, engine_options, options
 from kvhouse.cli.output import print_json
 from kvhouse.cli.progress import progress
 from kvhouse.errors import KvhouseError
 
 
 def quality_command(
-    model: Annotated[
-        str, typer.Argument(help="smollm2, a directory with safetensors, or a GGUF file.")
-    ],
+    model: engine_options.RunModel,
     kv_format: Annotated[
         str | None,
         typer.Option(
@@ -51,13 +49,8 @@ def quality_command(
 
     Example: kvhouse quality smollm2 --kv-format int8,int4
     """
-    from kvhouse import spec
+    answering.require(model)
 
-    spec.load(model)  # so that a wrong name is answered before torch is imported
-
-    from rich.console import Console
-
-    from kvhouse.engine.load import load_model
     from kvhouse.engine.quality import (
         TEXT,
         bundled_text,
@@ -69,8 +62,7 @@ def quality_command(
     names = [name.strip() for name in (kv_format or "").split(",") if name.strip()]
     variants = variants_of(names, rotation)
     content = bundled_text() if text is None else _read(text)
-    with Console(stderr=True).status(f"loading {model}"):
-        loaded = load_model(model)
+    loaded = answering.load(model, "float32")
     ids = text_ids(loaded, content)
     passes = len(ids) // max(1, window) * (1 + len(variants))
     with progress("quality", passes, unit="passes", as_json=as_json) as advance:
@@ -85,6 +77,8 @@ def quality_command(
     if as_json:
         print_json(report.to_dict())
         return
+    from rich.console import Console
+
     from kvhouse.views.quality import show_quality
 
     show_quality(Console(), report)

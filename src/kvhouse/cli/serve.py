@@ -47,6 +47,7 @@ def serve_command(
     dtype: engine_options.Dtype = "float32",
     kv_format: engine_options.EngineFormat = None,
     kv_rotation: engine_options.Rotation = None,
+    fast_path: engine_options.FastPath = True,
     max_length: options.MaxLength = None,
     block_size: options.BlockSize = 16,
     token_budget: options.TokenBudget = 2048,
@@ -105,7 +106,7 @@ def serve_command(
 
     settings = server.ServerSettings(
         model=name or model,
-        api_keys=_keys(api_key),
+        api_keys=(*(api_key or ()), *keys_named()),
         max_body=parse_bytes(max_body),
         max_prompt=max_prompt,
         max_queue=max_queue,
@@ -123,6 +124,7 @@ def serve_command(
             kv_memory=parse_bytes(kv_memory),
             kv_format=kv_format or answering.FORMAT_OF.get(dtype, dtype),
             kv_rotation=kv_rotation,
+            fast_path=fast_path,
             policy=policy,
             block_size=block_size,
             max_length=max_length,
@@ -149,13 +151,14 @@ def serve_command(
             return
         held = bytes_text(pool["bytes"])
         answering.say(f"kvhouse: {settings.model} at {url}, {held} of KV; Ctrl-C ends")
+        answering.say(f"kvhouse: {engine.paths.line()}")
 
     sys.setswitchinterval(_SWITCH_INTERVAL)
     desk = server.Desk(AsyncEngine(engine), settings)
     server.serve(desk, bound, ready, lambda text: answering.say(f"kvhouse: {text}"))
 
 
-def _keys(given: list[str] | None) -> tuple[str, ...]:
-    """The API keys of the options and of the environment."""
+def keys_named() -> tuple[str, ...]:
+    """The API keys of the environment; a client takes the first."""
     named = os.environ.get(KEYS_VARIABLE, "")
-    return (*(given or ()), *(key.strip() for key in named.split(",") if key.strip()))
+    return tuple(key.strip() for key in named.split(",") if key.strip())

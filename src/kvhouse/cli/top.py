@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ import typer
 
 from kvhouse.cli import options
 from kvhouse.cli.output import print_json
-from kvhouse.cli.serve import KEYS_VARIABLE
+from kvhouse.cli.serve import KEYS_VARIABLE, keys_named
 from kvhouse.errors import KvhouseError
 
 #: Lines that are kept for everything but the map.
@@ -35,7 +34,7 @@ def top_command(
 ) -> None:
     """Show a kvhouse server's KV cache live: who holds which block, and where the bytes are.
 
-    With --json, or into a pipe, it looks once. A key for the server is taken from KVHOUSE_API_KEY.
+    With --json, or into a pipe, it looks once. The first key of KVHOUSE_API_KEY is sent.
 
     Example: kvhouse top http://127.0.0.1:8000
     """
@@ -74,26 +73,30 @@ def _state(url: str, cells: int) -> Mapping[str, Any]:
     """
     from http.client import HTTPException
     from urllib.error import HTTPError, URLError
-    from urllib.request import ProxyHandler, Request, build_opener
+    from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
     from kvhouse.spec.fields import show
 
+    class Stay(HTTPRedirectHandler):
+        """Sends the key nowhere else."""
+
+        def redirect_request(self, *_: object) -> None:
+            """Nowhere."""
+
     if not url.startswith(("http://", "https://")):
         raise KvhouseError(f"{show(url)}: give the server's URL, such as http://127.0.0.1:8000")
-    headers = {}
-    key = os.environ.get(KEYS_VARIABLE, "").partition(",")[0].strip()
-    if key:
-        headers["Authorization"] = f"Bearer {key}"
+    keys = keys_named()
+    headers = {"Authorization": f"Bearer {keys[0]}"} if keys else {}
     try:
         asked = Request(f"{url.rstrip('/')}/kv?cells={cells}", headers=headers)
-        with build_opener(ProxyHandler({})).open(asked, timeout=_PATIENCE) as answer:
+        with build_opener(ProxyHandler({}), Stay).open(asked, timeout=_PATIENCE) as answer:
             state = json.load(answer)
         if not isinstance(state, dict) or "ledger" not in state:
             raise ValueError
     except HTTPError as error:
         if error.code == 401:
-            raise KvhouseError(f"{url}: asks for a key: set {KEYS_VARIABLE}") from None
-        raise KvhouseError(f"{url}: answers /kv with status {error.code}") from None
+            raise KvhouseError(f"{show(url)}: asks for a key: set {KEYS_VARIABLE}") from None
+        raise KvhouseError(f"{show(url)}: answers /kv with status {error.code}") from None
     except (URLError, HTTPException, OSError) as error:
         reason = getattr(error, "reason", None) or error
         raise KvhouseError(f"{show(url)}: no answer ({reason}): is the server up?") from None

@@ -8,7 +8,7 @@ import typer
 
 from kvhouse.cli import answering, engine_options, options
 from kvhouse.cli.output import print_json, require_apart, warn
-from kvhouse.cli.progress import interruptible, progress
+from kvhouse.cli.progress import INTERRUPTED, interruptible, progress
 from kvhouse.errors import KvhouseError
 from kvhouse.units import parse_bytes
 
@@ -117,7 +117,13 @@ def verify_command(
         interruptible() as stop,
         progress("run", len(traffic.requests), as_json=as_json) as on_ended,
     ):
-        found = verify(loaded, scenario, times, seed=seed, on_ended=on_ended, stop=stop)
+        try:
+            found = verify(loaded, scenario, times, seed=seed, on_ended=on_ended, stop=stop)
+        except KvhouseError as reason:
+            if not stop.cut_short:
+                raise
+            warn(str(reason))
+            raise typer.Exit(INTERRUPTED) from None
     if as_json:
         print_json({"model": model, "profile": profile.about_dict(), **found.to_dict()})
     else:
@@ -164,6 +170,7 @@ def _profile(
     )
     profile = calibrated(loaded, wide, _CALIBRATION_SECONDS, as_json=as_json)
     if profile.partial:
-        raise KvhouseError("the calibration was ended early: nothing was verified")
+        warn("the calibration was ended early: nothing was verified")
+        raise typer.Exit(INTERRUPTED)
     keep(profile, kept_at(loaded.spec, layout, loaded.dtype))
     return profile

@@ -157,6 +157,8 @@ class AsyncEngine:
         made: Future[Result] = Future()
 
         def make() -> None:
+            if not made.set_running_or_notify_cancel():
+                return  # nobody waits for it any more
             try:
                 made.set_result(function(self.engine))
             except BaseException as error:
@@ -225,14 +227,19 @@ class AsyncEngine:
     # What follows runs in the engine's thread.
 
     def _run(self) -> None:
-        while not self._closed.is_set():
+        try:
+            while not self._closed.is_set():
+                self._obey()
+                if self._open:
+                    self._step()
             self._obey()
-            if self._open:
-                self._step()
-        self._obey()
-        for asked in list(self._open):
-            self._fail(asked, KvhouseError("the engine was closed"))
-        self._hand_over()
+        finally:  # also after a failure that nobody foresaw: then at least nobody waits for ever
+            self._closed.set()
+            left = list(self._open)
+            self._ready += [(asked, KvhouseError("the engine was closed")) for asked in left]
+            self._hand_over()
+            for asked in left:
+                self._end(asked)
 
     def _obey(self) -> None:
         """Do what was asked for in the meantime; without open requests, wait for that."""

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from kvhouse.engine import Completion, SamplingParams
-from kvhouse.engine.async_engine import Asked
+from kvhouse.engine.async_engine import Asked, Given
 from kvhouse.engine.prompt_thread import Prompts
 from kvhouse.errors import KvhouseError, RequestRejected
 from kvhouse.server.desk import Desk
@@ -23,6 +23,9 @@ _STREAM_HEADERS = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
+
+#: Seconds for which a client may leave the last event of a stream that failed.
+_LAST_WORDS = 5.0
 
 
 class _Gone(Exception):
@@ -69,6 +72,7 @@ class Answer(Response):
         self._with_usage = with_usage
         self._timing = Timing(desk.metrics)
         self._started = False
+        self._let_go: Callable[[int], None]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, and say in the metrics how it ended.
@@ -78,7 +82,7 @@ class Answer(Response):
         """
         outcome = "failed"
         try:
-            with self._desk.admitted(self._count):
+            with self._desk.admitted(self._count) as self._let_go:
                 await self._answer(scope, receive, send)
             outcome = "finished"
         except _Gone:
@@ -133,13 +137,19 @@ class Answer(Response):
             with suppress(asyncio.CancelledError):
                 await watch
 
+    async def _take(self, asked: Asked) -> Given:
+        """What comes next, taken note of."""
+        tokens, completions = await asked.take()
+        self._timing.note(tokens, self._n)
+        self._let_go(sum(token.finish_reason is not None for _, token in tokens))
+        return tokens, completions
+
     async def _whole(
         self, asked: Asked, prompts: list[list[int]], scope: Scope, receive: Receive, send: Send
     ) -> None:
         completions = None
         while completions is None:
-            tokens, completions = await asked.take()
-            self._timing.note(tokens, self._n)
+            _, completions = await self._take(asked)
         _raise_errors(completions)
         self._desk.took(self._timing.passed)
         body = self._form.whole(prompts, completions)
@@ -147,18 +157,22 @@ class Answer(Response):
         await response(scope, receive, send)
 
     async def _stream(self, asked: Asked, prompts: list[list[int]], send: Send) -> None:
-        form, n, note = self._form, self._n, self._timing.note
+        form, n = self._form, self._n
         completions = None
         while completions is None:
-            tokens, completions = await asked.take()
-            note(tokens, n)
+            tokens, completions = await self._take(asked)
             if tokens:
                 chunks = [form.chunk(place * n + token.sample, token) for place, token in tokens]
-                await self._send("".join(chunks).encode(), send)
+                await self._send_in_time("".join(chunks).encode(), send)
         _raise_errors(completions)
         self._desk.took(self._timing.passed)
         last = form.usage_chunk(prompts, completions) if self._with_usage else b""
-        await self._send(last + DONE, send, more=False)
+        await self._send_in_time(last + DONE, send, more=False)
+
+    async def _send_in_time(self, body: bytes, send: Send, *, more: bool = True) -> None:
+        """Send a piece; one that a client has not taken when its time is over, it never will."""
+        async with asyncio.timeout(self._desk.settings.request_seconds - self._timing.passed):
+            await self._send(body, send, more=more)
 
     async def _send(self, body: bytes, send: Send, *, more: bool = True) -> None:
         """Send a piece of a stream, and before the first one its headers."""
@@ -173,7 +187,9 @@ class Answer(Response):
         if not self._started:
             raise error
         body = error_body(error.status_code, error.detail, error.param, error.code)
-        await self._send(event(body) + DONE, send, more=False)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS):
+                await self._send(event(body) + DONE, send, more=False)
 
 
 async def _watch(receive: Receive, asked: Asked) -> None:

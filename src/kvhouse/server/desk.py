@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from kvhouse.engine import AsyncEngine
@@ -61,8 +61,8 @@ class Desk:
             )
 
     @contextmanager
-    def admitted(self, answers: int) -> Iterator[None]:
-        """Hold a place for so many answers.
+    def admitted(self, answers: int) -> Iterator[Callable[[int], None]]:
+        """Hold a place for so many answers, and give what lets go of those that have ended.
 
         Raises:
             ApiError: 503 where the server is about to end, 429 where the queue is full, 400 where
@@ -82,11 +82,18 @@ class Desk:
                 code="queue_full",
                 headers={"retry-after": str(self._wait())},
             )
+        left = answers
         self._answers += answers
+
+        def let_go(ended: int) -> None:
+            nonlocal left
+            left -= ended
+            self._answers -= ended
+
         try:
-            yield
+            yield let_go
         finally:
-            self._answers -= answers
+            let_go(left)
 
     def require_short(self, prompts: list[list[int]]) -> None:
         """Refuse prompts that are longer than is allowed.

@@ -66,20 +66,18 @@ class Gate:
         said = headers.get("content-length", "0")
         if said.isdecimal() and (len(said) > _DIGITS or int(said) > most):
             raise _too_large(most)
-        parts: list[bytes] = []
-        length = 0
+        body = bytearray()
         try:
             async with asyncio.timeout(self._settings.request_seconds):
                 while True:
                     message = await receive()
                     if message["type"] != "http.request":
                         return None
-                    parts.append(message.get("body", b""))
-                    length += len(parts[-1])
-                    if length > most:
+                    body += message.get("body", b"")
+                    if len(body) > most:
                         raise _too_large(most)
                     if not message.get("more_body", False):
-                        return b"".join(parts)
+                        return bytes(body)
         except TimeoutError:
             raise ApiError(
                 408, f"the body did not come within {self._settings.request_seconds:g} s"

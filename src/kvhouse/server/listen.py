@@ -36,6 +36,7 @@ class Ending(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 make_app(desk),
+                http="h11",  # which bounds headers; the other that uvicorn may find does not
                 log_level="error",
                 access_log=False,
                 ws="none",

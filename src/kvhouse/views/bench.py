@@ -28,6 +28,7 @@ def show_row(console: Console, model: str, result: RowResult) -> None:
         ("decode, tokens/s", *_rate(result.decode_tokens_per_second)),
     ]
     console.print(table(title, ("", "median", "least", "most"), rows))
+    console.print(f"Computed: {result.paths.line()}", soft_wrap=True)
     first = result.first_token_seconds
     if first:
         console.print(

@@ -138,7 +138,7 @@ _KVHOUSE = (
     _metric("hit_total", "kvhouse_found_tokens_total", "total"),
     _metric("prompt_total", "kvhouse_prompt_tokens_total", "total"),
     _metric("generated_total", "kvhouse_generated_tokens_total", "total"),
-    _metric("finished_total", "kvhouse_requests_total", "total"),
+    _metric("finished_total", "kvhouse_requests_total", "total", (("outcome", "finished"),)),
 )
 #: Classes of kvhouse's ledger whose bytes no request holds.
 NOT_HELD = frozenset({"cached", "external", "free"})
