@@ -18,6 +18,7 @@ from kvhouse.bench import http_target
 from kvhouse.bench.http_answers import Answer
 from kvhouse.bench.http_target import HTTPTarget, Server, retry_after
 from kvhouse.bench.load import send
+from kvhouse.bench.stored import read_load
 from kvhouse.bench.target import Failed, Piece, Usage
 from kvhouse.errors import KvhouseError
 from kvhouse.replayer.trace_request import TraceRequest
@@ -218,10 +219,15 @@ def test_the_command_writes_the_same_figures_everywhere(url, tmp_path):
     assert (figures["finished"], figures["output_tokens"]) == (5, 20)
     assert (figures["mode"], figures["concurrency"], figures["running"]["peak"]) == ("closed", 2, 2)
     assert figures["goodput"]["share"] == 1
-    assert json.loads(Path(files[0]).read_text()) == figures
+    written = json.loads(Path(files[0]).read_text())
+    records = written.pop("records")
+    assert written == figures
     table = pq.read_table(files[1])
     assert json.loads(table.schema.metadata[b"kvhouse.bench"]) == figures
+    assert table.to_pylist() == records
     assert table.column("index").to_pylist() == list(range(5))
+    assert [read_load(file).rows for file in files] == [records, records]
+    assert min(table.column("between_tokens_p50").to_pylist()) > 0
     assert set(table.column("output_tokens").to_pylist()) == {4}
     spans = zip(*(table.column(name).to_pylist() for name in ("arrival", "ended")), strict=True)
     assert max(end - begin for begin, end in spans) == figures["latency_seconds"]["max"]
@@ -260,7 +266,9 @@ def test_an_interrupted_command_leaves_a_partial_result(url, tmp_path):
     assert (figures["submitted"], figures["unfinished"], figures["requests"]) == (3, 3, 12)
     assert "partial: ended early, after 0 of 12 requests" in stderr
     assert not out.exists()
-    assert json.loads((tmp_path / "b.json.partial").read_text()) == figures
+    written = json.loads((tmp_path / "b.json.partial").read_text())
+    assert [row["ended"] for row in written.pop("records")] == [None] * 3
+    assert written == figures
 
 
 @pytest.mark.parametrize(

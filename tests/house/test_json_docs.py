@@ -375,7 +375,7 @@ def _load() -> LoadResult:
         done.take(1, second + 1.0)
     done.finish()
     failed.fail("cut", "", 1.0)
-    about = dict.fromkeys(("target", "model", "prompts", "end_of_sequence"), "")
+    about = dict.fromkeys(("target", "model", "prompts", "end_of_sequence", "made"), "")
     sent = Sent([done, failed], 3.0)
     return summarise(sent, about, trace="", requests=2, slo=SLO(latency=60.0))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from kvhouse.bench.target import Usage
@@ -107,6 +108,7 @@ class LoadRecord:
             "prompt_tokens": usage.prompt_tokens if usage else None,
             "output_tokens": self.output_tokens,
             "cached_tokens": usage.cached_tokens if usage else None,
+            "between_tokens_p50": median(self.gaps) if self.gaps else None,
             "error": self.error,
             "reason": self.reason,
         }

@@ -27,7 +27,7 @@ class LoadResult:
     """What a load came to. Times are in seconds and measured.
 
     Attributes:
-        about: What was asked and how: the target, the model, how prompts were given.
+        about: What was asked, when and how: the target, the model, how prompts were given.
         mode: ``open`` or ``closed`` loop.
         concurrency: Senders of a closed loop; None for an open one.
         trace: The traffic.

@@ -15,6 +15,8 @@ from kvhouse.spec.fields import show_path
 
 #: Under which key of a Parquet file's metadata the figures stand.
 FIGURES = b"kvhouse.bench"
+#: Under which key of a JSON file the requests do.
+RECORDS = "records"
 _TEXTS = ("error", "reason")
 _COUNTS = (
     "index",
@@ -40,9 +42,10 @@ def kind_of(path: str) -> str:
     return kind
 
 
-def as_json(figures: dict[str, Any]) -> bytes:
-    """The figures as ``--json`` prints them."""
-    return (json.dumps(figures, indent=2, allow_nan=False) + "\n").encode()
+def as_json(figures: dict[str, Any], records: Sequence[LoadRecord]) -> bytes:
+    """The figures as ``--json`` prints them, and of a load a row for each request."""
+    values = {**figures, RECORDS: [record.row() for record in records]} if records else figures
+    return (json.dumps(values, indent=2, allow_nan=False) + "\n").encode()
 
 
 def as_parquet(figures: dict[str, Any], records: Sequence[LoadRecord]) -> bytes:

@@ -72,6 +72,8 @@ def elsewhere(profile: Profile, threads: int) -> str | None:
         profile: The profile.
         threads: Threads that the engine computes with.
     """
+    if profile.machine is None:
+        return "a server seen from outside"
     if (profile.machine.processor, profile.machine.threads) != (processor(), threads):
         return f"another machine ({profile.machine.processor}, {profile.machine.threads} threads)"
     others = [name for name, value in versions().items() if profile.versions.get(name) != value]

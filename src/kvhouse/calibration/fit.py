@@ -57,12 +57,23 @@ def fit(parts: Sequence[StepParts], seconds: Sequence[float]) -> tuple[StepRates
         raise KvhouseError("calibration: there are no steps to fit rates to")
     knots = sorted({one.tokens for one in parts})
     columns = np.array([_row(one, knots) for one in parts], dtype=np.float64)
-    columns /= np.asarray(seconds, dtype=np.float64)[:, None]
+    rates, residuals = fit_columns(columns, np.asarray(seconds, dtype=np.float64))
+    return _rates_of(knots, rates), residuals
+
+
+def fit_columns(columns: Array, seconds: Array) -> tuple[Array, Residuals]:
+    """As ``fit``, of any parts: the rate of each column, none of them negative.
+
+    Args:
+        columns: ``[steps, parts]``, how much of each part a step has.
+        seconds: ``[steps]``, how long each took, above 0.
+    """
+    columns = columns / seconds[:, None]
     rates = _solve(columns)
     errors = np.abs(columns @ rates - 1)
     validated = _cross_validate(columns)
-    return _rates_of(knots, rates), Residuals(
-        len(parts),
+    return rates, Residuals(
+        len(columns),
         float(errors.mean()),
         float(errors.max()),
         float(validated.mean()),

@@ -25,9 +25,14 @@ from kvhouse.spec.model import ModelSpec
 #: Packages whose versions may change how long steps take.
 _PACKAGES = ("kvhouse", "torch", "transformers", "numba", "numpy")
 
+#: Stands for bytes and rates of a machine that nobody has looked at.
+_UNKNOWN = 2**60
+
 _Seconds = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 _Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-_Text = Annotated[str, Field(max_length=400)]
+#: Characters of a text.
+MOST_TEXT = 400
+_Text = Annotated[str, Field(max_length=MOST_TEXT)]
 _Count = Annotated[int, Field(ge=1, le=2**50)]
 
 
@@ -79,7 +84,8 @@ class Profile(_Strict):
         dtype: What it computed in.
         kv_format: How keys and values were stored.
         block_size: Tokens of a block.
-        machine: Where.
+        machine: Where; None where it was a server, seen from outside.
+        origin: What a profile from outside is fitted to; None for one of this machine's steps.
         versions: Of what computed.
         rates: Seconds of each part of a step.
         disturbance: By how much steps took longer on average than typically, as a share; the
@@ -95,7 +101,8 @@ class Profile(_Strict):
     dtype: _Text
     kv_format: _Text
     block_size: _Count
-    machine: Machine
+    machine: Machine | None
+    origin: _Text | None = None
     versions: dict[str, str]
     rates: Rates
     disturbance: _Share
@@ -108,27 +115,40 @@ class Profile(_Strict):
         spec: ModelSpec,
         layout: KVLayout,
         dtype: str,
-        device: Device,
+        device: Device | None,
         threads: int,
         rates: StepRates,
         residuals: Residuals,
         *,
         disturbance: float,
         partial: bool,
+        origin: str | None = None,
     ) -> Profile:
-        """The profile of rates that were just fitted on this machine.
+        """The profile of rates that were just fitted.
 
         Args:
             spec: The model.
             layout: How its KV lay in memory.
             dtype: What it computed in.
-            device: This machine's memory, bandwidth and FLOP/s, measured.
+            device: This machine's memory, bandwidth and FLOP/s, measured; None for another one.
             threads: Threads that computed.
             rates: The rates.
             residuals: How well they fit.
             disturbance: What of them stands for what else the machine does.
             partial: Whether the calibration was ended early.
+            origin: What it was fitted to, if that was seen from outside.
         """
+        machine = (
+            None
+            if device is None
+            else Machine(
+                processor=processor(),
+                threads=threads,
+                memory_bytes=device.memory_bytes,
+                bandwidth=device.bandwidth,
+                flops=max(device.flops.values()),
+            )
+        )
         return cls(
             made=datetime.now(UTC).isoformat(timespec="seconds"),
             model=spec.name,
@@ -136,13 +156,8 @@ class Profile(_Strict):
             dtype=dtype,
             kv_format=layout.format.name,
             block_size=layout.block_size,
-            machine=Machine(
-                processor=processor(),
-                threads=threads,
-                memory_bytes=device.memory_bytes,
-                bandwidth=device.bandwidth,
-                flops=max(device.flops.values()),
-            ),
+            machine=machine,
+            origin=origin,
             versions=versions(),
             rates=Rates(**asdict(rates)),
             disturbance=disturbance,
@@ -152,7 +167,20 @@ class Profile(_Strict):
 
     @property
     def device(self) -> Device:
-        """The machine as a device, for what a profile does not say."""
+        """The machine as a device, for what a profile does not say.
+
+        Of a machine that nobody has looked at it says nothing that may be used.
+        """
+        if self.machine is None:
+            return Device(
+                name="outside",
+                title="a server seen from outside",
+                memory_bytes=_UNKNOWN,
+                bandwidth=_UNKNOWN,
+                flops={"float32": _UNKNOWN},
+                basis="given",
+                source="nobody has looked at it",
+            )
         return Device(
             name="calibrated",
             title=f"{self.machine.processor}, {self.machine.threads} threads",
@@ -166,6 +194,8 @@ class Profile(_Strict):
     @property
     def about(self) -> str:
         """Where and when, in words."""
+        if self.machine is None:
+            return f"estimated {show_path(self.origin or 'from outside')}"
         return f"calibrated on {self.machine.processor}, {self.made[:10]}"
 
     def refuse_other(self, spec: ModelSpec, layout: KVLayout, dtype: str | None = None) -> None:
@@ -206,8 +236,9 @@ class Profile(_Strict):
         """What figures that stand on it say of it."""
         return {
             "model": self.model,
-            "processor": self.machine.processor,
-            "threads": self.machine.threads,
+            "processor": self.machine and self.machine.processor,
+            "threads": self.machine and self.machine.threads,
+            "origin": self.origin,
             "made": self.made,
             "cross_validated_mean": self.residuals.cross_validated_mean,
             "partial": self.partial,

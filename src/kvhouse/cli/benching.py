@@ -54,7 +54,7 @@ class Outs:
             def write(figures: dict[str, Any], records: Sequence[LoadRecord]) -> None:
                 for kind, sink in sinks:
                     if sink:
-                        sink(as_json(figures) if kind == "json" else as_parquet(figures, records))
+                        sink((as_json if kind == "json" else as_parquet)(figures, records))
 
             yield write
 
@@ -144,10 +144,11 @@ class Load:
 
     def _carry_out(self, run: Callable[[Stop, Callable[[object], None]], Any]) -> None:
         import asyncio
+        from datetime import UTC, datetime
 
         from kvhouse.bench.results import summarise
 
-        total = len(self.trace.requests)
+        total, made = len(self.trace.requests), datetime.now(UTC).isoformat(timespec="seconds")
         with (
             interruptible() as stop,
             self.outs.open(stop) as write,
@@ -156,7 +157,7 @@ class Load:
             sent, target = asyncio.run(run(stop, on_ended))
             result = summarise(
                 sent,
-                target.about,
+                {**target.about, "made": made},
                 trace=self.trace.name,
                 requests=total,
                 concurrency=self.concurrency,

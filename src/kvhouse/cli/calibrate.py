@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from kvhouse.cli.output import print_json, require_apart, warn, whole_file
 from kvhouse.cli.progress import INTERRUPTED
 from kvhouse.errors import KvhouseError
 from kvhouse.units import parse_bytes
+
+if TYPE_CHECKING:
+    from kvhouse.calibration.profile import Profile
 
 #: Seconds that a calibration may be given.
 LEAST_SECONDS, MOST_SECONDS = 5.0, 3600.0
@@ -26,11 +29,27 @@ def calibrate_command(
             "`kvhouse verify` looks for it.",
         ),
     ] = None,
+    from_bench: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from-bench",
+            metavar="FILE",
+            help="Fit to what `kvhouse bench URL … --out FILE` saw of a server, and time nothing. "
+            "Several times for several loads of one server. --dtype, --kv-format, --block-size and "
+            "--token-budget then say how it runs.",
+        ),
+    ] = None,
     seconds: Annotated[
         float, typer.Option(metavar="SECONDS", help="How long steps are timed at most.")
     ] = 110.0,
     kv_memory: engine_options.EngineMemory = "2GiB",
-    dtype: engine_options.Dtype = "float32",
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="float32, bfloat16 or float16: weights and arithmetic. By default float32; of a "
+            "server seen from outside bfloat16 is assumed.",
+        ),
+    ] = None,
     kv_format: engine_options.EngineFormat = None,
     max_length: options.MaxLength = None,
     block_size: options.BlockSize = 16,
@@ -43,8 +62,22 @@ def calibrate_command(
     Steps of many batches, contexts and chunks of prompts are timed, and rates are fitted that
     `kvhouse replay --profile FILE` and `kvhouse verify` go by. Leave the machine alone meanwhile.
 
+    With --from-bench the steps of any OpenAI-compatible server are estimated from the times of its
+    tokens: bench it once with one request at a time and once busy, with prompts of many lengths.
+
     Example: kvhouse calibrate smollm2 --out smollm2.json
+
+    Example: kvhouse calibrate llama-3.1-8b --from-bench idle.json --from-bench busy.json
     """
+    if from_bench:
+        from kvhouse.cli.from_bench import calibrate_from_bench
+
+        profile = calibrate_from_bench(
+            model, from_bench, out, dtype or "bfloat16", kv_format, block_size, token_budget
+        )
+        _say(profile, out, as_json=as_json)
+        return
+    dtype = dtype or "float32"
     if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
         raise KvhouseError(
             f"--seconds {seconds:g}: give {LEAST_SECONDS:g} to {MOST_SECONDS:,.0f} seconds"
@@ -85,17 +118,22 @@ def calibrate_command(
         path = kept_at(loaded.spec, layout, loaded.dtype)
         keep(profile, path)
         where = str(path)
-    if as_json:
-        print_json(profile.model_dump())
-    else:
-        from rich.console import Console
-
-        from kvhouse.views.calibration import show_profile
-
-        show_profile(Console(), profile)
-        if where and not profile.partial:
-            print(f"Written to {where}")
+    _say(profile, None if profile.partial else where, as_json=as_json)
     if profile.partial:
         name = f", written to {out}.partial" if out else ", and kept nowhere"
         warn(f"partial: ended early, fitted to {profile.residuals.steps} kinds of steps{name}")
         raise typer.Exit(INTERRUPTED)
+
+
+def _say(profile: Profile, where: str | None, *, as_json: bool) -> None:
+    """Print a profile, and where it was written."""
+    if as_json:
+        print_json(profile.model_dump())
+        return
+    from rich.console import Console
+
+    from kvhouse.views.calibration import show_profile
+
+    show_profile(Console(), profile)
+    if where:
+        print(f"Written to {where}")

@@ -212,7 +212,7 @@ def replay_command(
         replica=options.part(replica),
     )
     if profile:
-        setup = replayed.calibrated(setup, profile)
+        setup = replayed.calibrated(setup, profile, from_log)
     setup = replayed.pooled(setup, from_log, device)
     asked = _Asked(setup, model, device, slo, timeline, as_json, pictures, profile)
     if find:

@@ -36,14 +36,26 @@ def profile_of(file: str) -> Profile:
     return read_profile(file)
 
 
-def calibrated(setup: Setup, profile: Profile) -> Setup:
+def calibrated(setup: Setup, profile: Profile, from_log: str | None) -> Setup:
     """The setup with the profile's step times, on weights in the dtype that it computed in.
 
     Raises:
-        KvhouseError: The profile is of another model or of other settings.
+        KvhouseError: The profile is of another model or of other settings, or does not know what
+            is asked of it.
     """
+    if profile.machine is None:
+        _refuse_unseen(setup, from_log)
     times = profile.steps(setup.model, setup.layout)
     return replace(setup, weight_dtype=profile.dtype, times=times)
+
+
+def _refuse_unseen(setup: Setup, from_log: str | None) -> None:
+    """Refuse what cannot be said of a server that was seen from outside only."""
+    seen = "the profile is of a server seen from outside, which does not show"
+    if setup.kv_memory is None and setup.kv_blocks is None and from_log is None:
+        raise KvhouseError(f"{seen} its memory: give --kv-memory, --kv-blocks or --from-log")
+    if setup.tiering.host_memory is not None or setup.tiering.nvme_memory is not None:
+        raise KvhouseError(f"{seen} when loading pays: leave --host-memory and --nvme-memory out")
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from kvhouse.calibration.profile import Profile
 from kvhouse.calibration.verify import Figure, Verification
+from kvhouse.spec.fields import show_path
 from kvhouse.units import seconds_text
 from kvhouse.views.tables import table
 
@@ -44,7 +45,8 @@ def show_profile(console: Console, profile: Profile) -> None:
     """Print what was measured, what it comes to, and how well it fits."""
     rates, fit, machine = profile.rates, profile.residuals, profile.machine
     knots = zip(rates.knots, rates.knot_seconds, strict=True)
-    title = f"{profile.model} on {machine.processor}, {machine.threads} threads (fitted)"
+    where = f"{machine.processor}, {machine.threads} threads" if machine else "a server"
+    title = f"{profile.model} on {where} (fitted)"
     rows = [[f"{tokens:,}", seconds_text(seconds)] for tokens, seconds in knots]
     console.print(table(title, ["tokens in the step", "weights and the rest"], rows))
     parts = [
@@ -56,13 +58,20 @@ def show_profile(console: Console, profile: Profile) -> None:
         ["attention of a prompt's chunk", _rate(rates.chunk_flop, 1e9, "GFLOP/s")],
     ]
     console.print(table("Beside that", ["", "time or rate"], parts))
+    kinds = "kinds of steps" if machine else "median steps and lone prompts of requests"
     console.print(
-        f"Fitted to {fit.steps} kinds of steps, off by {fit.mean:.1%} on average and "
-        f"{fit.worst:.1%} at most; foretelling steps that were left out, by "
+        f"Fitted to {fit.steps} {kinds}, off by {fit.mean:.1%} on average and "
+        f"{fit.worst:.1%} at most; foretelling those that were left out, by "
         f"{fit.cross_validated_mean:.1%} on average and {fit.cross_validated_p90:.1%} at the 90th "
-        "percentile. The rates hold what else the machine did: steps took "
-        f"{profile.disturbance:.1%} longer on average than typically."
+        "percentile."
     )
+    if profile.origin:
+        console.print(f"Estimated {show_path(profile.origin)}.", markup=False)
+    else:
+        console.print(
+            "The rates hold what else the machine did: steps took "
+            f"{profile.disturbance:.1%} longer on average than typically."
+        )
 
 
 def _rate(seconds: float, unit: float, name: str) -> str:
