@@ -65,6 +65,11 @@ class Usage:
         return " · ".join(parts)
 
 
+def format_of(kv_format: str | None, dtype: str) -> str:
+    """The KV format that is asked for, or that of the model's dtype."""
+    return kv_format or FORMAT_OF.get(dtype, dtype)
+
+
 def require(model: str, max_new_tokens: int = 1) -> None:
     """Answer a wrong name or length before torch is imported, which takes longer.
 

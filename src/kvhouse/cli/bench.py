@@ -117,7 +117,7 @@ def bench_command(
             target,
             EngineConfig(
                 kv_memory=parse_bytes(kv_memory or answering.DEFAULT_KV_MEMORY),
-                kv_format=kv_format or answering.FORMAT_OF.get(dtype, dtype),
+                kv_format=answering.format_of(kv_format, dtype),
                 kv_rotation=kv_rotation,
                 fast_path=fast_path,
                 policy=policy,

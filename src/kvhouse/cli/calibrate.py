@@ -94,7 +94,7 @@ def calibrate_command(
         model,
         EngineConfig(
             kv_memory=parse_bytes(kv_memory),
-            kv_format=kv_format or answering.FORMAT_OF.get(dtype, dtype),
+            kv_format=answering.format_of(kv_format, dtype),
             block_size=block_size,
             max_length=max_length,
             token_budget=token_budget,

@@ -61,7 +61,7 @@ def chat_command(
         model,
         EngineConfig(
             kv_memory=parse_bytes(kv_memory),
-            kv_format=kv_format or answering.FORMAT_OF.get(dtype, dtype),
+            kv_format=answering.format_of(kv_format, dtype),
             kv_rotation=kv_rotation,
             max_length=max_length,
             block_size=block_size,

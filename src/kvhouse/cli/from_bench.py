@@ -52,7 +52,7 @@ def calibrate_from_bench(
     from kvhouse.layout import KVLayout
 
     described = spec.load(model)
-    layout = KVLayout.of(described, kv_format or answering.FORMAT_OF[dtype], block_size)
+    layout = KVLayout.of(described, answering.format_of(kv_format, dtype), block_size)
     loads = [read_load(file) for file in files]
     with whole_file(out, "profile") as write:
         profile = profile_from(loads, described, layout, dtype, token_budget)

@@ -132,7 +132,7 @@ def run_command(
         model,
         EngineConfig(
             kv_memory=parse_bytes(kv_memory),
-            kv_format=kv_format or answering.FORMAT_OF.get(dtype, dtype),
+            kv_format=answering.format_of(kv_format, dtype),
             kv_rotation=kv_rotation,
             kv_cache=not no_kv_cache,
             fast_path=fast_path,

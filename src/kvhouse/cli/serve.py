@@ -122,7 +122,7 @@ def serve_command(
         model,
         EngineConfig(
             kv_memory=parse_bytes(kv_memory),
-            kv_format=kv_format or answering.FORMAT_OF.get(dtype, dtype),
+            kv_format=answering.format_of(kv_format, dtype),
             kv_rotation=kv_rotation,
             fast_path=fast_path,
             policy=policy,

@@ -86,7 +86,7 @@ def verify_command(
         model,
         EngineConfig(
             kv_memory=parse_bytes(kv_memory),
-            kv_format=kv_format or answering.FORMAT_OF.get(dtype, dtype),
+            kv_format=answering.format_of(kv_format, dtype),
             policy=policy,
             block_size=block_size,
             max_length=max_length,

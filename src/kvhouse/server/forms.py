@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import uuid4
@@ -39,7 +40,7 @@ def usage_of(prompts: Sequence[Sequence[int]], completions: Sequence[Completion]
     }
 
 
-class _Form:
+class _Form(ABC):
     """An answer's envelope."""
 
     prefix: str
@@ -103,19 +104,21 @@ class _Form:
         del index
         return ""
 
+    @abstractmethod
     def _content(self, completion: Completion) -> dict[str, Any]:
-        raise NotImplementedError
+        """The part of a whole answer that carries its text."""
 
+    @abstractmethod
     def _piece(self, text: str) -> str:
         """The part of a chunk that carries a text, which is JSON already."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _all_logprobs(self, completion: Completion) -> dict[str, Any]:
-        raise NotImplementedError
+        """The log-probabilities of all tokens of a whole answer."""
 
+    @abstractmethod
     def _logprobs_of(self, index: int, token: int, logprobs: TokenLogprobs) -> dict[str, Any]:
         """The log-probabilities of one token of a stream."""
-        raise NotImplementedError
 
 
 class CompletionForm(_Form):
