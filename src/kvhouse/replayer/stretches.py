@@ -93,8 +93,8 @@ class Stretches:
         """All of them as columns; nothing can be noted beside them any more."""
         whole = np.frombuffer(self._noted, dtype=np.int64).reshape(-1, len(_COLUMNS))
         table = dict(zip(_COLUMNS, whole.T, strict=True))
-        first = np.repeat(np.cumsum(table["steps"]) - table["steps"], table["steps"])
-        excess = np.zeros(len(first), dtype=np.int64)
+        first: Ints = np.repeat(np.cumsum(table["steps"]) - table["steps"], table["steps"])
+        excess: Ints = np.zeros(len(first), dtype=np.int64)
         sparse = np.frombuffer(self._excess, dtype=np.int64).reshape(-1, 2)
         np.add.at(excess, sparse[:, 0], sparse[:, 1])
         # Nothing counts in a stretch's first step itself.
