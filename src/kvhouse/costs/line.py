@@ -18,7 +18,7 @@ class Line:
         more_bytes: What each later step adds.
         flops: FLOPs of the first step.
         more_flops: What each later step adds.
-        bandwidth: Bytes a second.
+        bandwidth: Bytes a second; a whole number stays one, so a quotient of two is rounded once.
         flop_rate: FLOP/s.
         beside: Seconds that every step takes beside these.
     """
@@ -27,8 +27,8 @@ class Line:
     more_bytes: int
     flops: int
     more_flops: int
-    bandwidth: float
-    flop_rate: float
+    bandwidth: int | float
+    flop_rate: int | float
     beside: float = 0.0
 
     def spend(self, now: float, until: float, most: int) -> tuple[list[float], float]:
