@@ -9,7 +9,7 @@ from typing import Literal
 
 from kvhouse.doctor.facts import MOST_WORKERS, Fact, Facts, Value
 from kvhouse.doctor.line import Line
-from kvhouse.doctor.mask import mask
+from kvhouse.web.mask import mask
 from kvhouse.doctor.prefixes import worker_of
 from kvhouse.doctor.scan import Candidate, Readable, Scanner
 

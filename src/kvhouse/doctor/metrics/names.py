@@ -135,6 +135,7 @@ _KVHOUSE = (
     _metric("waiting", "kvhouse_requests_waiting"),
     _metric("kv_bytes", "kvhouse_kv_bytes"),
     _metric("preempted_total", "kvhouse_preemptions_total", "total"),
+    _metric("queried_total", "kvhouse_admitted_tokens_total", "total"),
     _metric("hit_total", "kvhouse_found_tokens_total", "total"),
     _metric("prompt_total", "kvhouse_prompt_tokens_total", "total"),
     _metric("generated_total", "kvhouse_generated_tokens_total", "total"),

@@ -9,7 +9,7 @@ from kvhouse.doctor.facts import Fact, Value
 from kvhouse.doctor.launch import option_value
 from kvhouse.doctor.line import WORDS
 from kvhouse.doctor.log import Log
-from kvhouse.doctor.mask import mask
+from kvhouse.web.mask import mask
 from kvhouse.doctor.metrics.names import CACHE_CONFIG, METRICS, MODEL_LABELS
 from kvhouse.doctor.metrics.scrape import MOST_LINE, Sample, Scrape, scrapes
 from kvhouse.doctor.scan import Readable

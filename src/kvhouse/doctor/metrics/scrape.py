@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from kvhouse.doctor.mask import mask
+from kvhouse.web.mask import mask
 from kvhouse.doctor.metrics.names import CACHE_CONFIG, METRICS, NOT_HELD, PREFIXES, Metric
 from kvhouse.errors import KvhouseError
 
