@@ -11,6 +11,7 @@ from kvhouse.engine.prompt_thread import Prompts
 from kvhouse.server.errors import ApiError
 from kvhouse.server.metrics import Metrics
 from kvhouse.server.settings import MOST_ANSWERS, ServerSettings
+from kvhouse.server.sight import describe
 from kvhouse.server.totals import StepTotals
 
 #: The longest time that a refused client is told to wait, in seconds.
@@ -34,7 +35,7 @@ class Desk:
         self.prompts = Prompts(inner.tokenizer, inner.spec.vocab_size)
         self.totals = StepTotals(inner)
         inner.observer = self.totals
-        self.metrics = Metrics(self.totals)
+        self.metrics = Metrics(self.totals, describe(inner))
         self.max_length = inner.scheduler.config.max_length
         #: Whether the server was told to end, and takes nothing new.
         self.closing = False

@@ -1,0 +1,243 @@
+"""What all requests together may hold: connections, bodies and time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import select
+import socket
+import threading
+import time
+
+import httpx2
+import pytest
+
+from kvhouse.server import ServerSettings, connections, settings
+from kvhouse.server.connections import Connection
+from kvhouse.server.errors import ApiError
+from kvhouse.server.gate import Gate
+from kvhouse.server.held import Held
+
+#: How often a test looks before it gives up.
+MOST_LOOKS = 500
+KEY = "the-key"
+
+
+def connect(server):
+    host, port = server.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), 30)
+
+
+def received(connection):
+    """All that comes until the server closes: status, headers and body."""
+    content = b""
+    while piece := connection.recv(2**16):
+        content += piece
+    head, _, body = content.partition(b"\r\n\r\n")
+    status, *lines = head.decode().split("\r\n")
+    headers = dict(line.lower().split(": ", 1) for line in lines)
+    return int(status.split()[1]), headers, body
+
+
+def overloaded(answer):
+    status, headers, body = answer
+    assert status == 503
+    assert int(headers["retry-after"]) >= 1
+    assert headers["connection"] == "close"
+    error = json.loads(body)["error"]
+    assert (error["code"], error["type"]) == ("overloaded", "server_error")
+    return error["message"]
+
+
+def test_more_connections_than_allowed_are_told_so(tiny, serving):
+    server = serving(tiny(), max_connections=2)
+    held = [connect(server), connect(server)]
+    with connect(server) as third:
+        assert "too many connections" in overloaded(received(third))
+    with connect(server) as fourth:  # also where it has asked for something by then
+        fourth.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert "too many connections" in overloaded(received(fourth))
+    held.pop().close()
+    for _ in range(MOST_LOOKS):
+        if server.http.get("/health").status_code == 200:
+            break
+        time.sleep(0.01)
+    else:
+        raise AssertionError("the place of a closed connection stays taken")
+    held.pop().close()
+
+
+def test_a_crowd_of_refused_clients_holds_nothing(tiny, serving):
+    """More than may linger at once, none of whom reads what it is told or goes away."""
+    server = serving(tiny(), max_connections=1)
+    with connect(server):
+        crowd = [connect(server) for _ in range(100)]
+        lingering = server.ending.config.lingering
+        assert len(lingering) <= 32
+        for _ in range(MOST_LOOKS):
+            if not lingering:
+                break
+            time.sleep(0.01)
+        assert not lingering
+        for one in crowd:
+            one.close()
+    server.until_free()
+
+
+def test_fewer_connections_where_the_process_may_open_fewer_files(monkeypatch):
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    app, wanted = object(), ServerSettings("m", max_connections=10**6)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, limits[1]))
+    assert connections.Config(app, wanted, 1).most == 1024 - 128
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, limits[1]))
+    assert connections.Config(app, wanted, 1).most == 1
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, limits[1]))
+    assert connections.Config(app, wanted, 1).most == 10**6
+
+
+def test_a_head_that_does_not_come_ends_the_connection(tiny, serving, monkeypatch):
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
+    server = serving(tiny(400))
+    execute = server.desk.engine.engine.executor.execute
+    wait = threading.Event()
+
+    def slow(plan):
+        wait.wait(0.02)
+        return execute(plan)
+
+    server.desk.engine.engine.executor.execute = slow
+    longer = server.http.build_request(
+        "POST",
+        "/v1/completions",
+        json={"model": "tiny", "prompt": [1], "max_tokens": 50, "stream": True},
+    )
+    answer = server.http.send(longer, stream=True)  # which takes a second, and is not cut off
+    with connect(server) as idle, connect(server) as slow_one, connect(server) as second:
+        slow_one.sendall(b"GET /health HTTP/1.1\r\nHost")
+        second.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"200 OK" in second.recv(2**16)
+        second.sendall(b"G")
+        for one in (idle, slow_one, second):
+            assert one.recv(1) == b""
+    assert answer.read().endswith(b"data: [DONE]\n\n")
+    answer.close()
+
+
+def test_all_bodies_together_take_no_more_than_is_allowed(tiny, serving, monkeypatch):
+    """Of 17 bodies of 95 bytes, 16 are held in 16 times 100."""
+    monkeypatch.setattr(settings, "_LEAST_HELD", 0)
+    server = serving(tiny(), max_body=100)
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
+    waiting = [connect(server) for _ in range(17)]
+    for one in waiting:
+        one.sendall(head + b" " * 95)
+    (refused,), _, _ = select.select(waiting, [], [], 30)
+    assert "1,600 bytes" in overloaded(received(refused))
+    waiting.remove(refused)
+    assert select.select(waiting, [], [], 0)[0] == []
+    body = b'{"model": "tiny", "prompt": [1], "max_tokens": 2}'.ljust(90)
+    kind = {"content-type": "application/json"}
+    asked = server.http.post("/v1/completions", content=body, headers=kind)
+    assert asked.status_code == 503
+    waiting.pop().close()
+    for _ in range(MOST_LOOKS):
+        asked = server.http.post("/v1/completions", content=body, headers=kind)
+        if asked.status_code == 200:
+            break
+        time.sleep(0.01)
+    assert asked.status_code == 200
+    for one in waiting:
+        one.close()
+    server.until_free()
+
+
+def test_bytes_come_back_however_a_request_ends():
+    held = Held(10)
+    with held.share() as first, held.share() as second:
+        first(4)
+        second(6)
+        with pytest.raises(ApiError, match="take 10 bytes"):
+            first(1)
+    with pytest.raises(KeyboardInterrupt), held.share() as take:
+        take(10)
+        raise KeyboardInterrupt
+    with held.share() as take:
+        take(10)
+
+
+@pytest.mark.parametrize(("most", "held"), [(1, 2**26), (4 * 2**20, 2**26), (2**30, 2**34)])
+def test_what_may_be_held_follows_from_the_longest_body(most, held):
+    assert ServerSettings("m", max_body=most).max_held == held
+
+
+def test_a_slow_body_takes_from_the_time_of_its_request():
+    """The time until which it must be answered is set before its body is waited for."""
+    seen = []
+
+    async def app(scope, receive, send):
+        seen.append(scope["kvhouse.deadline"])
+        assert (await receive())["body"] == b"{}"
+
+    async def ask():
+        loop = asyncio.get_running_loop()
+
+        async def receive():
+            seen.append(loop.time())
+            await asyncio.sleep(0.05)
+            first = len(seen) == 1
+            return {"type": "http.request", "body": b"{" if first else b"}", "more_body": first}
+
+        scope = {"type": "http", "path": "/v1/completions", "headers": []}
+        await Gate(app, ServerSettings("m", request_seconds=7.0))(scope, receive, None)
+
+    asyncio.run(ask())
+    begun, _, deadline = seen
+    assert deadline <= begun + 7.0
+
+
+def test_who_is_refused_while_sending_reads_why(tiny, serving):
+    """Not that the connection was reset, though more comes than fits in any buffer."""
+    server = serving(tiny(), api_keys=[KEY], max_body=2**24)
+    large = b" " * 2**24
+    with httpx2.Client(base_url=server.url, timeout=60) as nobody:
+        assert nobody.post("/v1/completions", content=large).status_code == 401
+        assert nobody.get("/health").status_code == 200
+        response = server.http.post("/v1/completions", content=large + large)
+        assert response.status_code == 413
+
+
+class Stuck:
+    """A transport whose client takes bytes for a while."""
+
+    def __init__(self, sizes):
+        self.sizes, self.closing, self.aborted = sizes, True, False
+
+    def is_closing(self):
+        return self.closing
+
+    def get_write_buffer_size(self):
+        return self.sizes.pop(0)
+
+    def abort(self):
+        self.aborted = True
+
+
+@pytest.mark.parametrize(
+    ("sizes", "closing", "aborted"),
+    [
+        ([9, 9], True, True),
+        ([9, 10], True, True),
+        ([9, 8, 7], True, False),
+        ([9, 8, 8], True, True),
+        ([9, 0, 9], True, False),
+        ([9, 9, 9], False, False),
+    ],
+)
+def test_a_client_who_takes_nothing_more_keeps_no_connection_open(sizes, closing, aborted):
+    connection = Connection.__new__(Connection)
+    connection.transport, connection._left = Stuck(sizes), 0
+    connection.transport.closing = closing
+    for _ in list(sizes):
+        connection.sweep()
+    assert connection.transport.aborted is aborted
