@@ -96,7 +96,11 @@ def test_where_there_are_no_locks_nothing_is_removed(tmp_path, monkeypatch):
 
 
 def test_an_interrupted_block_leaves_nothing(tmp_path):
-    with pytest.raises(KeyboardInterrupt), workplace(tmp_path, ".making-") as mine:
-        (mine / "half").write_bytes(b"half")
-        raise KeyboardInterrupt
+    def interrupted():
+        with workplace(tmp_path, ".making-") as mine:
+            (mine / "half").write_bytes(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert list(tmp_path.iterdir()) == []

@@ -39,8 +39,8 @@ STATE = {
     "requests": [
         {
             "id": number, "state": "running" if number == 0 else "waiting", "prompt_tokens": 90,
-            "generated_tokens": 10, "max_new_tokens": 50, "blocks": 7, "computed_tokens": 99, "found_tokens": 0,
-            "preemptions": 0,
+            "generated_tokens": 10, "max_new_tokens": 50, "blocks": 7, "computed_tokens": 99,
+            "found_tokens": 0, "preemptions": 0,
         }
         for number in range(12)
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from contextlib import suppress
 from typing import Any, cast
 
 import h11
@@ -113,7 +114,8 @@ class Connection(H11Protocol):
             self.transport.close()
             return
         self._limits.lingering.add(self)
-        self.transport.write_eof()
+        with suppress(OSError):  # the client may be gone by now
+            self.transport.write_eof()
         self._timer = self.loop.call_later(_LINGER, self.transport.abort)
 
 
