@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kvhouse.server.errors import ApiError
-from kvhouse.server.held import Held
+from kvhouse.server.held import Held, Share
 from kvhouse.server.keys import Keyring
 from kvhouse.server.settings import ServerSettings
 
@@ -47,16 +46,17 @@ class Gate:
         deadline = asyncio.get_running_loop().time() + self._settings.request_seconds
         scope["kvhouse.deadline"] = deadline
         coming = _Coming(receive)
-        with self._held.share() as take:
+        with closing(self._held.share()) as share:
             try:
                 scope["kvhouse.salt"] = self._salt(scope["path"], headers)
-                body = await self._body(headers, coming, take, deadline)
+                body = await self._body(headers, coming, share, deadline)
             except ApiError as error:
+                share.close()
                 if error.status_code != 408 and "expect" not in headers:
                     await coming.discard()
                 # What is left of the body would be taken for the next request.
-                closing = {**(error.headers or {}), "connection": "close"}
-                await JSONResponse(error.body(), error.status_code, closing)(scope, receive, send)
+                ending = {**(error.headers or {}), "connection": "close"}
+                await JSONResponse(error.body(), error.status_code, ending)(scope, receive, send)
                 return
             if body is not None:
                 await self._app(scope, _replayed(body, receive), send)
@@ -76,7 +76,7 @@ class Gate:
             ) from None
 
     async def _body(
-        self, headers: Headers, coming: _Coming, take: Callable[[int], None], deadline: float
+        self, headers: Headers, coming: _Coming, share: Share, deadline: float
     ) -> bytes | None:
         """The whole body; None where the client went away before it came."""
         most = self._settings.max_body
@@ -91,7 +91,7 @@ class Gate:
                     piece = await coming.piece()
                     if len(body) + len(piece) > most:
                         raise too_large
-                    take(len(piece))
+                    share.take(len(piece))
                     body += piece
         except TimeoutError:
             raise ApiError(

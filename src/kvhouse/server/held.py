@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-
 from kvhouse.server.errors import ApiError
 
 #: Seconds after which it is worth asking again; some request will have ended by then.
@@ -19,30 +16,38 @@ class Held:
     """
 
     def __init__(self, most: int) -> None:
-        self._most = most
-        self._left = most
+        self.most = most
+        self.left = most
 
-    @contextmanager
-    def share(self) -> Iterator[Callable[[int], None]]:
-        """One request's part: gives what takes so many more bytes; all go back in the end.
+    def share(self) -> Share:
+        """One request's part, which is to be closed in the end."""
+        return Share(self)
 
-        What it gives raises ``ApiError``, 503, where there is no room for them now.
+
+class Share:
+    """What one request holds."""
+
+    def __init__(self, held: Held) -> None:
+        self._held = held
+        self._taken = 0
+
+    def take(self, size: int) -> None:
+        """Take so many more bytes.
+
+        Raises:
+            ApiError: 503, where there is no room for them now.
         """
-        taken = 0
+        if size > self._held.left:
+            raise ApiError(
+                503,
+                f"the bodies of all requests take {self._held.most:,} bytes: try again later",
+                code="overloaded",
+                headers={"retry-after": _RETRY_AFTER},
+            )
+        self._held.left -= size
+        self._taken += size
 
-        def take(size: int) -> None:
-            nonlocal taken
-            if size > self._left:
-                raise ApiError(
-                    503,
-                    f"the bodies of all requests take {self._most:,} bytes: try again later",
-                    code="overloaded",
-                    headers={"retry-after": _RETRY_AFTER},
-                )
-            self._left -= size
-            taken += size
-
-        try:
-            yield take
-        finally:
-            self._left += taken
+    def close(self) -> None:
+        """Give everything back."""
+        self._held.left += self._taken
+        self._taken = 0
