@@ -13,7 +13,7 @@ import time
 import httpx2
 import pytest
 
-from kvhouse.server import ServerSettings, connections, settings
+from kvhouse.server import Desk, ServerSettings, connections, settings
 from kvhouse.server.connections import Connection
 from kvhouse.server.errors import ApiError
 from kvhouse.server.gate import Gate
@@ -145,6 +145,37 @@ def test_a_head_that_does_not_come_ends_the_connection(tiny, serving, monkeypatc
     answer.close()
 
 
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\r\n\r\n",  # TLS
+        b"GET /health HTTP/1.1\r\n\r\n",  # no host
+        b"GET /health HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 2**17,
+        HEAD + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nhello\r\n",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhelloXX0\r\n\r\n",
+    ],
+)
+def test_what_is_no_http_is_answered_as_every_error(tiny, serving, caplog, sent):
+    server = serving(tiny())
+    with connect(server) as connection:
+        connection.sendall(sent)
+        content = b""
+        try:
+            while piece := connection.recv(2**16):
+                content += piece
+        except ConnectionResetError:  # where it sent more than was read
+            pass
+    status, _, body = content.partition(b"\r\n\r\n")
+    assert status.startswith(b"HTTP/1.1 400 Bad Request")
+    assert json.loads(body)["error"]["type"] == "invalid_request_error"
+    assert server.ask([1]).status_code == 200
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 def test_all_bodies_together_take_no_more_than_is_allowed(tiny, serving, monkeypatch):
     """Of 17 bodies of 95 bytes, 16 are held in 16 times 100."""
     monkeypatch.setattr(settings, "_LEAST_HELD", 0)
@@ -190,10 +221,17 @@ def test_bytes_come_back_once():
     assert held.left == 10
 
 
+def gate_of(app, settings):
+    """A gate whose desk has settings, and is asked for no answer."""
+    desk = Desk.__new__(Desk)
+    desk.settings, desk.closing, desk._reading = settings, False, set()
+    return Gate(app, desk)
+
+
 def test_a_refused_body_holds_nothing_while_the_rest_of_it_is_read(monkeypatch):
     """Otherwise one that is refused would have others refused too."""
     monkeypatch.setattr(settings, "_LEAST_HELD", 0)
-    gate, left = Gate(None, ServerSettings("m", max_body=1)), []
+    gate, left = gate_of(None, ServerSettings("m", max_body=1)), []
     pieces = iter([b"x", b"x", b"x"])
 
     async def receive():
@@ -230,7 +268,7 @@ def test_a_slow_body_takes_from_the_time_of_its_request():
             return {"type": "http.request", "body": b"{" if first else b"}", "more_body": first}
 
         scope = {"type": "http", "path": "/v1/completions", "headers": []}
-        await Gate(app, ServerSettings("m", request_seconds=7.0))(scope, receive, None)
+        await gate_of(app, ServerSettings("m", request_seconds=7.0))(scope, receive, None)
 
     asyncio.run(ask())
     begun, _, deadline = seen

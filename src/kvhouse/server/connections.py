@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Any, cast
 
 import h11
@@ -81,6 +82,13 @@ class Connection(H11Protocol):
             super().data_received(data)
             self._mind_head()
 
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP, in the shape of all errors, unless an answer has begun."""
+        del msg
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.write(_NO_HTTP)
+        self.transport.close()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget it."""
         self._stop_waiting()
@@ -129,14 +137,23 @@ def _files() -> int:
     return 2**31 if soft == resource.RLIM_INFINITY else max(soft, _OTHER_FILES + 1)
 
 
-def _response() -> bytes:
-    body = json.dumps(
-        error_body(503, "too many connections: try again later", code="overloaded")
-    ).encode()
-    return (
-        b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n"
-        b"retry-after: 1\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+def _response(status: HTTPStatus, message: str, code: str | None, *headers: bytes) -> bytes:
+    """An answer that needs no request, after which the connection is closed."""
+    body = json.dumps(error_body(status, message, code=code)).encode()
+    lines = (
+        b"HTTP/1.1 %d %b" % (status, status.phrase.encode()),
+        b"content-type: application/json",
+        b"content-length: %d" % len(body),
+        b"connection: close",
+        *headers,
     )
+    return b"\r\n".join([*lines, b"", body])
 
 
-_TOO_MANY = _response()
+_TOO_MANY = _response(
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    "too many connections: try again later",
+    "overloaded",
+    b"retry-after: 1",
+)
+_NO_HTTP = _response(HTTPStatus.BAD_REQUEST, "this is no HTTP request that can be read", None)

@@ -9,10 +9,10 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kvhouse.server.errors import ApiError
+from kvhouse.server.desk import Desk
+from kvhouse.server.errors import ApiError, about_to_end
 from kvhouse.server.held import Held, Share
 from kvhouse.server.keys import Keyring
-from kvhouse.server.settings import ServerSettings
 
 #: Paths that show nothing of anybody's and need no key.
 OPEN_PATHS = frozenset({"/health", "/ui", "/openapi.json"})
@@ -31,11 +31,12 @@ class Gate:
     event loop until which it must have been answered, ``kvhouse.deadline``.
     """
 
-    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+    def __init__(self, app: ASGIApp, desk: Desk) -> None:
         self._app = app
-        self._settings = settings
-        self._keys = Keyring(settings.api_keys)
-        self._held = Held(settings.max_held)
+        self._desk = desk
+        self._settings = desk.settings
+        self._keys = Keyring(desk.settings.api_keys)
+        self._held = Held(desk.settings.max_held)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request in, or answer why not."""
@@ -86,7 +87,7 @@ class Gate:
             raise too_large
         body = bytearray()
         try:
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(deadline) as wait, self._desk.reading(wait):
                 while not coming.ended:
                     piece = await coming.piece()
                     if len(body) + len(piece) > most:
@@ -94,6 +95,8 @@ class Gate:
                     share.take(len(piece))
                     body += piece
         except TimeoutError:
+            if self._desk.closing:
+                raise about_to_end() from None
             raise ApiError(
                 408, f"the body did not come within {self._settings.request_seconds:g} s"
             ) from None

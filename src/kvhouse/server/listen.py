@@ -66,6 +66,7 @@ class Ending(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let running requests finish within the grace time, then tell them that they cannot."""
         grace = self._desk.settings.grace_seconds
+        self._desk.stop_reading()
         self._say(f"ending; requests that run have {grace:g} s (a second signal ends at once)")
 
         async def cut() -> None:
