@@ -87,13 +87,14 @@ class Gate:
             raise too_large
         body = bytearray()
         try:
-            async with asyncio.timeout_at(deadline) as wait, self._desk.reading(wait):
-                while not coming.ended:
-                    piece = await coming.piece()
-                    if len(body) + len(piece) > most:
-                        raise too_large
-                    share.take(len(piece))
-                    body += piece
+            async with asyncio.timeout_at(deadline) as wait:
+                with self._desk.reading(wait):
+                    while not coming.ended:
+                        piece = await coming.piece()
+                        if len(body) + len(piece) > most:
+                            raise too_large
+                        share.take(len(piece))
+                        body += piece
         except TimeoutError:
             if self._desk.closing:
                 raise about_to_end() from None
