@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from kvhouse.engine import Completion, SamplingParams
-from kvhouse.engine.async_engine import Asked, Given
+from kvhouse.engine.asked import Asked, Given
 from kvhouse.engine.prompt_thread import Prompts
 from kvhouse.errors import KvhouseError, RequestRejected
 from kvhouse.server.desk import Desk
