@@ -15,12 +15,6 @@ if TYPE_CHECKING:
     from kvhouse.engine import Completion, Engine, EngineConfig, SamplingParams, Token
     from kvhouse.engine.load import LoadedModel
 
-#: How keys and values are stored by default: as the model computes them.
-FORMAT_OF = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-
-#: The pool when none is given: enough for a few conversations on any machine.
-DEFAULT_KV_MEMORY = "1GiB"
-
 
 @dataclass(slots=True)
 class Usage:
@@ -65,11 +59,6 @@ class Usage:
         return " · ".join(parts)
 
 
-def format_of(kv_format: str | None, dtype: str) -> str:
-    """The KV format that is asked for, or that of the model's dtype."""
-    return kv_format or FORMAT_OF.get(dtype, dtype)
-
-
 def require(model: str, max_new_tokens: int = 1) -> None:
     """Answer a wrong name or length before torch is imported, which takes longer.
 
@@ -96,7 +85,7 @@ def load(model: str, dtype: str) -> LoadedModel:
         return load_model(model, dtype)
 
 
-def prepare(model: str, config: EngineConfig, dtype: str, *, share: bool) -> EngineConfig:
+def prepare(model: str, config: EngineConfig, dtype: str, *, share: bool = False) -> EngineConfig:
     """The config, with a prefix cache if wanted and possible; refuses before weights are read.
 
     Raises:

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvhouse.cli import answering, engine_options, options
+from kvhouse.cli.engine_options import PoolOptions
+from kvhouse.cli.groups import grouped
 from kvhouse.cli.output import print_json, require_apart, warn
 from kvhouse.cli.progress import INTERRUPTED, interruptible, progress
+from kvhouse.cli.trace_options import TraceOptions
 from kvhouse.errors import KvhouseError
 from kvhouse.units import parse_bytes
 
@@ -25,8 +28,10 @@ _CALIBRATION_MEMORY = "2GiB"
 DIFFERENT = 3
 
 
+@grouped
 def verify_command(
     model: engine_options.RunModel,
+    *,
     trace: Annotated[
         str,
         typer.Option(
@@ -44,25 +49,10 @@ def verify_command(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Makes the prompts repeatable.")] = 0,
-    policy: options.Policy = "paged",
-    kv_memory: engine_options.EngineMemory = answering.DEFAULT_KV_MEMORY,
     dtype: engine_options.Dtype = "float32",
-    kv_format: engine_options.EngineFormat = None,
-    limit: options.Limit = None,
-    scale_lengths: options.ScaleLengths = 1.0,
-    scale_rate: options.ScaleRate = 1.0,
-    start: options.Start = 0.0,
-    duration: options.Duration = None,
-    sample: options.Sample = 1.0,
-    sample_seed: options.SampleSeed = 0,
-    cut: options.Cut = None,
+    asked: PoolOptions,
+    taken: TraceOptions,
     backlog: options.Backlog = False,
-    max_length: options.MaxLength = None,
-    block_size: options.BlockSize = 16,
-    token_budget: options.TokenBudget = 2048,
-    max_running: options.MaxRunning = 256,
-    watermark: options.Watermark = 0.05,
-    prefix_cache: options.PrefixCache = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Predict a trace, run it for real, and show both side by side with the error of each figure.
@@ -78,37 +68,10 @@ def verify_command(
     answering.require(model)
 
     from kvhouse.calibration.verify import verify
-    from kvhouse.engine import EngineConfig
     from kvhouse.engine.traced import scenario_for
-    from kvhouse.replayer import read_trace
 
-    config = answering.prepare(
-        model,
-        EngineConfig(
-            kv_memory=parse_bytes(kv_memory),
-            kv_format=answering.format_of(kv_format, dtype),
-            policy=policy,
-            block_size=block_size,
-            max_length=max_length,
-            token_budget=token_budget,
-            max_running=max_running,
-            watermark=watermark,
-            prefix_cache=prefix_cache,
-        ),
-        dtype,
-        share=False,
-    )
-    traffic = read_trace(
-        trace,
-        limit=limit,
-        scale_lengths=scale_lengths,
-        max_length=cut,
-        scale_rate=scale_rate,
-        start=start,
-        duration=duration,
-        sample=sample,
-        seed=sample_seed,
-    )
+    config = answering.prepare(model, asked.config(dtype), dtype)
+    traffic = taken.read(trace, as_json=as_json)
     loaded = answering.load(model, dtype)
     scenario = scenario_for(config, loaded.spec, traffic, as_backlog=backlog, dtype=loaded.dtype)
     profile = _profile(profile_file, loaded, config, as_json=as_json)
