@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from kvhouse.cli import answering, bench_options, benching, engine_options, options
 from kvhouse.cli.bench_options import BenchOptions
@@ -12,6 +13,9 @@ from kvhouse.cli.serve import keys_named
 from kvhouse.cli.trace_options import TraceOptions
 from kvhouse.errors import KvhouseError
 from kvhouse.units import parse_seconds
+
+if TYPE_CHECKING:
+    from kvhouse.bench.row import Batch
 
 _TOKENS = 128
 _REPEATS = 3
@@ -84,14 +88,12 @@ def bench_command(
         server = Server(target, served_model, key, vocab)
     else:
         answering.require(target)
-        config = answering.prepare(target, asked.config(dtype), dtype)
-    if not as_load:
-        from kvhouse.bench.row import Batch
-
-        batch = Batch(1 if concurrency is None else concurrency, *lengths)
-        times = _REPEATS if repeats is None else repeats
-        benching.time_batch(target, config, dtype, batch, times, seed, outs)
-        return
+        batch = None if as_load else _batch(concurrency, lengths)
+        config = answering.prepare(target, asked.config(dtype), dtype, batch=batch)
+        if batch is not None:
+            times = _REPEATS if repeats is None else repeats
+            benching.time_batch(target, config, dtype, batch, times, seed, outs)
+            return
     if trace is None:
         source = _generated(rate, requests, concurrency, lengths, seed)
     else:
@@ -104,6 +106,13 @@ def bench_command(
         load.at(server)
     else:
         load.here(target, config, dtype)
+
+
+def _batch(concurrency: int | None, lengths: tuple[int, int]) -> Batch:
+    """What is timed."""
+    from kvhouse.bench.row import Batch
+
+    return Batch(1 if concurrency is None else concurrency, *lengths)
 
 
 def _refuse(names: Iterable[str], why: str) -> None:

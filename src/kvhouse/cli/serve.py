@@ -118,7 +118,6 @@ def serve_command(
     from kvhouse.engine import AsyncEngine, Engine
 
     config = answering.prepare(model, asked.config(dtype), dtype, share=asked.prefix_cache)
-    server.require_room(model, config, dtype)
     engine = Engine(answering.load(model, dtype), config)
     url = server.url_of(bound)
     if not settings.api_keys and not ip_address(bound.getsockname()[0]).is_loopback:
