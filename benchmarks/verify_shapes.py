@@ -94,7 +94,8 @@ def main() -> int:
     console, figures, steps, wrong = Console(), {}, {}, []
     for name in asked.shape or SHAPES:
         scenario = scenario_of(SHAPES[name], loaded)
-        found = verify(loaded, scenario, profile.steps(loaded.spec, scenario.layout))
+        times = profile.steps(loaded.spec, scenario.layout)
+        found = verify(loaded, scenario, times, SHAPES[name].config)
         show_verification(console, name, found, profile)
         wrong += [f"{name}: {line}" for line in missed(found)]
         if not found.exactness.exact:

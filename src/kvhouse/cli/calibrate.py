@@ -9,7 +9,7 @@ import typer
 
 from kvhouse.cli import answering, engine_options, options
 from kvhouse.cli.engine_options import StepOptions
-from kvhouse.cli.groups import grouped
+from kvhouse.cli.groups import given, grouped
 from kvhouse.cli.output import print_json, require_apart, warn, whole_file
 from kvhouse.cli.progress import INTERRUPTED
 from kvhouse.errors import KvhouseError
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Seconds that a calibration may be given.
 LEAST_SECONDS, MOST_SECONDS = 5.0, 3600.0
+#: What says how a server runs that is seen from outside.
+_OF_A_SERVER = ("--kv-format", "--block-size", "--token-budget")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,9 @@ def calibrate_command(
     Example: kvhouse calibrate llama-3.1-8b --from-bench idle.json --from-bench busy.json
     """
     if from_bench:
+        for option in given(asked):
+            if option not in _OF_A_SERVER:
+                raise KvhouseError(f"{option} is for steps that are timed here: not --from-bench")
         from kvhouse.cli.from_bench import calibrate_from_bench
 
         profile = calibrate_from_bench(
@@ -99,7 +104,6 @@ def calibrate_command(
 
     from kvhouse.calibration.calibrate import keep, kept_at
     from kvhouse.cli.calibrating import calibrated
-    from kvhouse.layout import KVLayout
 
     config = answering.prepare(model, asked.config(dtype), dtype)
     from kvhouse.replayer import Stop
@@ -113,8 +117,7 @@ def calibrate_command(
             write(profile.encode())
     where = out
     if out is None and not profile.partial:
-        layout = KVLayout.of(loaded.spec, config.kv_format, config.block_size, dtype=loaded.dtype)
-        path = kept_at(loaded.spec, layout, loaded.dtype)
+        path = kept_at(loaded.spec, config, loaded.dtype)
         keep(profile, path)
         where = str(path)
     _say(profile, None if profile.partial else where, as_json=as_json)

@@ -88,8 +88,8 @@ def run_command(
         )
     if trace is not None and (given(choosing) or stop or n != 1 or logprobs is not None or raw):
         raise KvhouseError("--temperature, --raw and all that say how to answer go with a prompt")
-    if trace is not None and (asked.kv_rotation is not None or asked.no_kv_cache):
-        raise KvhouseError("--kv-rotation and --no-kv-cache go with a prompt")
+    if trace is not None and asked.no_kv_cache:
+        raise KvhouseError("--no-kv-cache goes with a prompt")
     if logprobs is not None and not as_json:
         raise KvhouseError("--logprobs goes with --json")
     require_apart({"--plan-log": plan_log_file}, (trace, model))
@@ -116,9 +116,8 @@ def run_command(
         run = run_trace(
             loaded,
             scenario_for(config, loaded.spec, traffic, as_backlog=backlog, dtype=loaded.dtype),
+            config,
             seed=seed,
-            tier_directory=config.tier_directory,
-            fast_path=config.fast_path,
             on_ended=on_ended,
             on_plan=on_plan,
         )

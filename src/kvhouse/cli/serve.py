@@ -126,7 +126,15 @@ def serve_command(
 
     def ready() -> None:
         if as_json:
-            print_json({"url": url, "model": settings.model, "process": os.getpid(), "pool": pool})
+            print_json(
+                {
+                    "url": url,
+                    "model": settings.model,
+                    "process": os.getpid(),
+                    "pool": pool,
+                    "paths": engine.paths.to_dict(),
+                }
+            )
             sys.stdout.flush()
             return
         held = bytes_text(pool["bytes"])

@@ -81,12 +81,14 @@ def verify_command(
         progress("run", len(traffic.requests), as_json=as_json) as on_ended,
     ):
         try:
-            found = verify(loaded, scenario, times, seed=seed, on_ended=on_ended, stop=stop)
+            found = verify(loaded, scenario, times, config, seed=seed, on_ended=on_ended, stop=stop)
         except KvhouseError as reason:
             if not stop.cut_short:
                 raise
             warn(str(reason))
             raise typer.Exit(INTERRUPTED) from None
+    if otherwise := profile.otherwise(found.paths):
+        warn(f"the profile {otherwise}")
     if as_json:
         print_json({"model": model, "profile": profile.about_dict(), **found.to_dict()})
     else:
@@ -104,20 +106,18 @@ def _profile(
     file: str | None, loaded: LoadedModel, config: EngineConfig, *, as_json: bool
 ) -> Profile:
     """The profile that is named, or kept for this machine, or made now and kept."""
-    from kvhouse.calibration.calibrate import elsewhere, keep, kept, kept_at
+    from kvhouse.calibration.calibrate import elsewhere, keep, kept, kept_at, refuse_other
     from kvhouse.calibration.profile import read_profile
     from kvhouse.engine import EngineConfig
-    from kvhouse.layout import KVLayout
 
-    layout = KVLayout.of(loaded.spec, config.kv_format, config.block_size, dtype=loaded.dtype)
     if file is not None:
         profile = read_profile(file)
-        profile.refuse_other(loaded.spec, layout, loaded.dtype)
+        refuse_other(profile, loaded, config)
         reason = elsewhere(profile, loaded.threads)
         if reason:
             warn(f"the profile is of {reason}: its times may not be those of this run")
         return profile
-    found, why = kept(loaded, layout)
+    found, why = kept(loaded, config)
     if found:
         answering.say(f"kvhouse: by the profile of {found.made}")
         return found
@@ -128,6 +128,8 @@ def _profile(
     wide = EngineConfig(
         kv_memory=max(config.kv_memory, parse_bytes(_CALIBRATION_MEMORY)),
         kv_format=config.kv_format,
+        kv_rotation=config.kv_rotation,
+        fast_path=config.fast_path,
         block_size=config.block_size,
         max_length=config.max_length,
     )
@@ -135,5 +137,5 @@ def _profile(
     if profile.partial:
         warn("the calibration was ended early: nothing was verified")
         raise typer.Exit(INTERRUPTED)
-    keep(profile, kept_at(loaded.spec, layout, loaded.dtype))
+    keep(profile, kept_at(loaded.spec, config, loaded.dtype))
     return profile
