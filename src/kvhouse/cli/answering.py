@@ -115,10 +115,10 @@ def prepare(
 
     refuse_unknown_dtype(dtype)
     described, advice = describe_model(model), SMALLER_POOL
+    config.refuse_impossible(described)
     if batch is not None:
         layout = KVLayout.of(described, config.kv_format, config.block_size, dtype=dtype)
         config, advice = batch.config(config, layout), "time fewer or shorter requests"
-    config.refuse_impossible(described)
     host = config.tiering.host_memory or 0
     require_room(described, config.kv_memory, dtype, advice, host)
     return config.sharing(described) if share else config
