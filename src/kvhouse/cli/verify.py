@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -108,7 +109,8 @@ def _profile(
     """The profile that is named, or kept for this machine, or made now and kept."""
     from kvhouse.calibration.calibrate import elsewhere, keep, kept, kept_at, refuse_other
     from kvhouse.calibration.profile import read_profile
-    from kvhouse.engine import EngineConfig
+    from kvhouse.core.policy import DEFAULT_TOKEN_BUDGET
+    from kvhouse.core.scheduler import DEFAULT_MAX_RUNNING
 
     if file is not None:
         profile = read_profile(file)
@@ -125,13 +127,11 @@ def _profile(
 
     answering.say(f"kvhouse: {why}: calibrating first, for at most two minutes")
     # The profile is kept for any traffic, so it must not stop at this one's limits.
-    wide = EngineConfig(
+    wide = replace(
+        config,
         kv_memory=max(config.kv_memory, parse_bytes(_CALIBRATION_MEMORY)),
-        kv_format=config.kv_format,
-        kv_rotation=config.kv_rotation,
-        fast_path=config.fast_path,
-        block_size=config.block_size,
-        max_length=config.max_length,
+        token_budget=DEFAULT_TOKEN_BUDGET,
+        max_running=DEFAULT_MAX_RUNNING,
     )
     profile = calibrated(loaded, wide, _CALIBRATION_SECONDS, as_json=as_json)
     if profile.partial:
