@@ -17,6 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from kvhouse.calibration.calibrate import refuse_other
 from kvhouse.calibration.profile import Profile, read_profile
 from kvhouse.calibration.verify import Verification, verify
 from kvhouse.engine import EngineConfig
@@ -94,6 +95,7 @@ def main() -> int:
     console, figures, steps, wrong = Console(), {}, {}, []
     for name in asked.shape or SHAPES:
         scenario = scenario_of(SHAPES[name], loaded)
+        refuse_other(profile, loaded, SHAPES[name].config)
         times = profile.steps(loaded.spec, scenario.layout)
         found = verify(loaded, scenario, times, SHAPES[name].config)
         show_verification(console, name, found, profile)
