@@ -281,6 +281,46 @@ def test_answers_in_the_dtype_of_the_query(dtype):
     assert worst(requests, packed, query.float(), got.float(), 0.3) < bound + 5e-6
 
 
+@given(data=st.data())
+@settings(max_examples=40, deadline=None)
+@pytest.mark.parametrize("kv_format", FORMATS)
+def test_prompts_are_multiplied_in_pairs_of_bfloat16(kv_format, data):
+    """Weights, dequantised values and the output are rounded, each by up to 2**-9 of it.
+
+    Values may partly cancel. Of int4 keys and rotated queries are rounded as well, where a step
+    of the format is a fifteenth of the range.
+    """
+    shape = data.draw(st.sampled_from(SHAPES))
+    window, chunk = data.draw(st.sampled_from([(None, None), (21, None), (None, 24)]))
+    softcap = data.draw(st.sampled_from([None, 1.5]))
+    block_size = data.draw(st.sampled_from([16, 32]))
+    seed = data.draw(st.integers(0, 2**32 - 1))
+    rng = np.random.default_rng(seed)
+    sinks = rng.standard_normal(shape[0]) if data.draw(st.booleans()) else None
+    kv = pool(layer_of(shape, window, chunk), kv_format, block_size, 63)
+    kernel, requests = NumbaKernel(kv), Requests(kv, seed)
+    counts = st.dictionaries(st.integers(0, 2), st.sampled_from([1, 2, 19, 150]), min_size=1)
+    for step in data.draw(st.lists(counts, min_size=1, max_size=2)):
+        packed = requests.step(step)
+        query, key, value = inputs(rng, sum(step.values()), shape, torch.bfloat16)
+        own = None if sinks is None else torch.tensor(sinks)
+        options = {"window": window, "chunk": chunk, "softcap": softcap}
+        got = kernel.prepare(packed).attend(0, query, key, value, 0.3, softcap=softcap, sinks=own)
+        error = worst(requests, packed, query.float(), got.float(), 0.3, sinks=sinks, **options)
+        assert error < (2**-5 if kv_format == "int4" else 2**-7)
+
+
+def test_which_prompts_are_multiplied_in_pairs():
+    """Where the processor can, and blocks and values fill panels; never what is float32."""
+    capable = compiled.has_feature("avx512bf16")
+    for block_size, value_size, fits in ((16, 64, True), (4, 48, False), (16, 16, False)):
+        kv = pool(FullAttention(4, 2, 64, value_size), "bf16", block_size, 2)
+        layer = NumbaKernel(kv).layers[0]
+        assert layer.way(1, alone=False).in_pairs == (fits and capable)
+        assert not layer.way(1, alone=True).in_pairs
+        assert not layer.way(0, alone=False).in_pairs
+
+
 def test_a_batch_of_rows_need_not_be_one_sequence():
     """Some models take decoding rows as a batch: ids ``[rows, 1]``, and the same pack."""
     shape, rng = (9, 3, 64, 64), np.random.default_rng(11)

@@ -61,6 +61,7 @@ class Calls:
     ) -> None:
         self._kernel = kernel
         self._attentions = tuple(attentions)
+        self._dtype = DTYPE_NUMBERS[joined[0].dtype]
         self._numbers = np.zeros((len(attentions), 3, _WIDTH), np.int64)
         self._counters = np.zeros((len(attentions), 3, _COUNTERS), np.int64)
         records = self._numbers.view(CALL)[..., 0]
@@ -74,7 +75,9 @@ class Calls:
     def function(self, number: int, kind: int) -> int:
         """Address of the function of a layer's call."""
         own = self._kernel.layers[self._attentions[number].layer]
-        return own.write if kind == WRITE else own.attend
+        if kind == WRITE:
+            return own.write
+        return own.way(self._dtype, alone=kind == ALONE).function
 
     def data(self, number: int, kind: int) -> int:
         """Address of a layer's call."""
@@ -111,7 +114,7 @@ class Calls:
         self._numbers[at, :, _TABLES[2]] = places
         self._numbers[at, WRITE, _JOB[0]] = -(-tokens // WRITE_TOKENS)
         scratch = 8 * attention.size
-        for job in step.jobs_of(own, attention.heads):
+        for job in step.jobs_of(own, attention.heads, self._dtype):
             call = Call.from_buffer(self._numbers[key, ALONE].copy())
             needed = step.give_job(own, call, job, attention.size)
             kind = ALONE if job.alone else TOGETHER
@@ -137,7 +140,7 @@ class Calls:
         head = attention.size * item
         query = joined.data_ptr()
         key = query + attention.heads * head
-        record["dtype"] = DTYPE_NUMBERS[joined.dtype]
+        record["dtype"] = self._dtype
         record["key_in"], record["value_in"] = key, key + attention.kv_heads * head
         record["query"], record["out"] = query, out.data_ptr()
         for name in ("query", "key_in", "value_in"):
@@ -153,7 +156,8 @@ class Calls:
         found: dict[tuple[int, ...], list[int]] = {}
         for number, attention in enumerate(self._attentions):
             own = self._kernel.layers[attention.layer]
-            key = (own.kept.group, own.rows, own.lanes, attention.heads, attention.kv_heads)
+            rows = own.attend.rows, own.way(self._dtype, alone=False).rows
+            key = (own.kept.group, *rows, own.lanes, attention.heads, attention.kv_heads)
             found.setdefault((*key, attention.size), []).append(number)
         return [(numbers[0], _where(numbers)) for numbers in found.values()]
 

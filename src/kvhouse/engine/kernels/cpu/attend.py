@@ -25,7 +25,7 @@ from kvhouse.engine.kernels.cpu.intrinsics import (
     widen_across,
 )
 from kvhouse.engine.kernels.cpu.softmax import begin_unit, end_unit, soften
-from kvhouse.engine.kernels.cpu.vectors_ir import FP16, ITEM_BYTES
+from kvhouse.engine.kernels.cpu.vectors_ir import FP16, FP32, ITEM_BYTES
 
 #: How many steps of ``lanes`` keys before it is read memory is asked for.
 _AHEAD = 2
@@ -37,14 +37,15 @@ def attend_units(fmt: int, lanes: int, most: int, width: int, call: Record) -> N
     scratch = call.scratch + fetch_add(call.workers, 1) * call.scratch_bytes
     unit = carray(memory(scratch), (1,), UNIT)[0]
     works = carray(memory(call.works), (call.units // call.each,), WORK)
+    size, factor = call.key_size, call.query_factor
     index = fetch_add(call.next, 1)
     while index < call.units:
         work = works[index // call.each]
-        begin_unit(call, work, unit, index % call.each, scratch, most, call.key_size)
+        begin_unit(call, work, unit, index % call.each, scratch, most, size, factor)
         for tile in range(work.begin - work.begin % lanes, work.end, call.key_tile):
             end = min(tile + call.key_tile, work.end)
             _score_tile(fmt, lanes, most, call, work, unit, tile, end)
-            soften(call, work, unit, lanes, tile, end)
+            soften(FP32, call, work, unit, lanes, tile, end)
             _weigh_tile(fmt, lanes, most, width, call, work, unit, tile, end)
         end_unit(call, work, unit)
         index = fetch_add(call.next, 1)
@@ -56,15 +57,15 @@ def attend_latent_units(fmt: int, lanes: int, most: int, width: int, call: Recor
     scratch = call.scratch + fetch_add(call.workers, 1) * call.scratch_bytes
     unit = carray(memory(scratch), (1,), UNIT)[0]
     works = carray(memory(call.works), (call.units // call.each,), WORK)
-    size = call.value_size + call.key_size
+    size, factor = call.value_size + call.key_size, call.query_factor
     index = fetch_add(call.next, 1)
     while index < call.units:
         work = works[index // call.each]
-        begin_unit(call, work, unit, index % call.each, scratch, most, size)
+        begin_unit(call, work, unit, index % call.each, scratch, most, size, factor)
         for tile in range(work.begin - work.begin % lanes, work.end, call.key_tile):
             end = min(tile + call.key_tile, work.end)
             _score_latent_tile(fmt, lanes, most, call, work, unit, tile, end)
-            soften(call, work, unit, lanes, tile, end)
+            soften(FP32, call, work, unit, lanes, tile, end)
             _weigh_tile(fmt, lanes, most, width, call, work, unit, tile, end)
         end_unit(call, work, unit)
         index = fetch_add(call.next, 1)

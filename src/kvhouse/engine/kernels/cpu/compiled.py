@@ -20,6 +20,7 @@ from kvhouse.engine import encoding
 from kvhouse.engine.kernels.cpu.attend import attend_latent_units, attend_units
 from kvhouse.engine.kernels.cpu.fields import CALL
 from kvhouse.engine.kernels.cpu.linear_ir import FLOATS, PAIRS, SPLIT_PAIRS
+from kvhouse.engine.kernels.cpu.pairs import attend_pair_units
 from kvhouse.engine.kernels.cpu.program_fields import PROGRAM
 from kvhouse.engine.kernels.cpu.program_units import run_program
 from kvhouse.engine.kernels.cpu.vectors_ir import FORMAT_NUMBERS, ITEM_BYTES
@@ -50,6 +51,17 @@ def attender(kv_format: str, lanes: int, width: int) -> int:
         attend_units(fmt, lanes, most, width, carray(data, 1)[0])
 
     return _compiled(attend, f"attention over {kv_format}")
+
+
+@cache
+def pair_attender(kv_format: str) -> int:
+    """Address of the function that attends in pairs of bfloat16; see ``attend_pair_units``."""
+    fmt = FORMAT_NUMBERS[kv_format]
+
+    def attend_pairs(data: Any) -> None:  # noqa: ANN401 - a pointer, to Numba
+        attend_pair_units(fmt, carray(data, 1)[0])
+
+    return _compiled(attend_pairs, f"attention of prompts over {kv_format}")
 
 
 @cache

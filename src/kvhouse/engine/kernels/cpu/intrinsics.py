@@ -145,10 +145,13 @@ def peak(context: Any, row: Any, count: Any, least: Any) -> Intrinsic:
     return _intrinsic(types.float32, "pnf", rows_ir.peak)
 
 
-@intrinsic
-def exponentials(context: Any, row: Any, count: Any, offset: Any) -> Intrinsic:
+@intrinsic(prefer_literal=True)
+def exponentials(context: Any, fmt: Any, row: Any, count: Any, offset: Any) -> Intrinsic:
     """See ``rows_ir.exponentials``."""
-    return _intrinsic(types.float32, "pnf", rows_ir.exponentials)
+    number = fmt.literal_value
+    return _intrinsic(
+        types.float32, "pnf", lambda b, *values: rows_ir.exponentials(b, number, *values), fmt
+    )
 
 
 @intrinsic(prefer_literal=True)

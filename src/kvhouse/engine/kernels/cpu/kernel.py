@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from kvhouse.engine.kernels.cpu import threads
 from kvhouse.engine.kernels.cpu.fields import Call
 from kvhouse.engine.kernels.cpu.layer import CompiledLayer
+from kvhouse.engine.kernels.cpu.pairs import working_bytes
 from kvhouse.engine.kernels.cpu.softmax import UNIT_BYTES
 from kvhouse.engine.kernels.cpu.work import Job, Tables, jobs
 from kvhouse.engine.kernels.cpu.write import WRITE_TOKENS
@@ -168,14 +169,15 @@ class NumbaStep:
         if sinks is not None:
             sinks = sinks.detach().float().contiguous()
             call.sinks = sinks.data_ptr()
-        for job in self.jobs_of(own, heads):
+        for job in self.jobs_of(own, heads, call.dtype):
             self._do(own, call, job, size)
         self._watch.turn(before)
         return out if out.dtype == dtype else out.to(dtype)
 
     def _do(self, own: CompiledLayer, call: Any, job: Job, size: int) -> None:  # noqa: ANN401
         scratch = self.give_job(own, call, job, size)
-        self._run(own.attend, call, scratch, job.pairs * (size + call.value_size))
+        way = own.way(call.dtype, alone=job.alone)
+        self._run(way.function, call, scratch, job.pairs * (size + call.value_size))
 
     def give_job(self, own: CompiledLayer, call: Any, job: Job, size: int) -> int:  # noqa: ANN401
         """Put a job into a call, and say how many bytes of scratch each thread needs for it.
@@ -190,13 +192,18 @@ class NumbaStep:
         call.units, call.each, call.works = len(job.works) * job.each, job.each, job.address
         call.shared, call.parts = job.shared, job.parts
         call.part_heads, call.unit_heads = job.part_heads, job.unit_heads
-        call.key_tile = key_tile = _KEY_TILE if rows <= _FEW_ROWS else _SMALL_KEY_TILE
+        in_pairs = own.way(call.dtype, alone=job.alone).in_pairs
+        few = in_pairs or rows <= _FEW_ROWS
+        call.key_tile = key_tile = _KEY_TILE if few else _SMALL_KEY_TILE
         if job.merges:
             call.partial_bytes = partial = 4 * rows * (value_size + 2)
             call.partials = memory.at_least("partials", job.records * job.each * partial)
             call.merges = memory.at_least("merges", 8 * job.merges * job.each)
-        floats = rows * (size + value_size + key_tile + 2) + size * own.lanes
-        return int(UNIT_BYTES + 4 * floats)
+        floats = rows * (size + value_size + key_tile + 2)
+        turned = (
+            working_bytes(max(size, value_size), key_tile) if in_pairs else 4 * size * own.lanes
+        )
+        return int(UNIT_BYTES + 4 * floats + turned)
 
     def _run(self, function: int, call: Any, scratch: int, elements: int) -> None:  # noqa: ANN401
         count = 1 if elements < _FEW_ELEMENTS else min(self._threads, call.units)
@@ -213,16 +220,23 @@ class NumbaStep:
             self._tables[key] = Tables.of(self.rows, *key)
         return self._tables[key]
 
-    def jobs_of(self, own: CompiledLayer, heads: int) -> tuple[Job, ...]:
-        """The step's work for the layers of a group that have so many query heads."""
-        key = own.kept.group, own.rows, heads, own.kept.vectors[0].heads
+    def jobs_of(self, own: CompiledLayer, heads: int, dtype: int) -> tuple[Job, ...]:
+        """The step's work for the layers of a group that have so many query heads.
+
+        Args:
+            own: One of them.
+            heads: Query heads.
+            dtype: Of queries, by ``DTYPE_NUMBERS``.
+        """
+        most = own.way(dtype, alone=True).rows, own.way(dtype, alone=False).rows
+        key = own.kept.group, *most, heads, own.kept.vectors[0].heads
         if key not in self._jobs:
             self._jobs[key] = jobs(
                 self.rows,
                 own.kept,
                 self.tables_of(own),
                 heads=heads,
-                most_rows=own.rows,
+                most_rows=most,
                 threads=self._threads,
             )
         return self._jobs[key]

@@ -12,13 +12,31 @@ import torch
 
 from kvhouse.engine.kernels.cpu import compiled
 from kvhouse.engine.kernels.cpu.fields import REACHES, Call
+from kvhouse.engine.kernels.cpu.linear_ir import BLOCK
+from kvhouse.engine.kernels.cpu.pairs_ir import PANEL
+from kvhouse.engine.kernels.cpu.vectors_ir import BF16
 from kvhouse.engine.kv import LayerKV
 from kvhouse.engine.rotation import rotation_size
 from kvhouse.engine.vectors import Vectors
 
 #: Rows of a unit at most: enough to make a tile of keys worth fetching, few enough that their
-#: sums stay in the nearest cache. Latents are turned once for all rows, so they take more.
-_ROWS, _LATENT_ROWS = 32, 64
+#: sums stay in the nearest cache. What is turned once for all rows is worth more of them.
+_ROWS, _TURNED_ROWS = 32, 64
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a layer attends.
+
+    Attributes:
+        function: Address of the compiled function.
+        rows: Rows of a unit at most.
+        in_pairs: Whether it multiplies pairs of bfloat16; see ``pairs``.
+    """
+
+    function: int
+    rows: int
+    in_pairs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +47,18 @@ class CompiledLayer:
         kept: The layer's tensors.
         call: What all calls on the layer have in common.
         write: Address of the function that writes vectors.
-        attend: Address of the function that attends.
+        attend: How it attends.
+        pairs: How it does for tokens that come together, where the model computes in bfloat16 and
+            this is worth more; None where it cannot.
         lanes: Keys that are scored at once.
-        rows: Rows of a unit at most.
     """
 
     kept: LayerKV
     call: Any
     write: int
-    attend: int
+    attend: Way
+    pairs: Way | None
     lanes: int
-    rows: int
 
     @classmethod
     def of(cls, kept: LayerKV, *, latent: bool) -> CompiledLayer:
@@ -52,10 +71,26 @@ class CompiledLayer:
             kept,
             _call(kept, keys, values),
             compiled.writer(fmt, across=not latent),
-            attender(fmt, lanes, width),
+            Way(attender(fmt, lanes, width), _TURNED_ROWS if latent else _ROWS),
+            None if latent else _pairs(keys, values, lanes),
             lanes,
-            _LATENT_ROWS if latent else _ROWS,
         )
+
+    def way(self, dtype: int, *, alone: bool) -> Way:
+        """How it attends for tokens that come alone or together.
+
+        Args:
+            dtype: The queries', by ``kernel.DTYPE_NUMBERS``.
+            alone: Which of the two.
+        """
+        return self.attend if alone or dtype != BF16 or self.pairs is None else self.pairs
+
+
+def _pairs(keys: Vectors, values: Vectors, lanes: int) -> Way | None:
+    fits = lanes == BLOCK and keys.size % 8 == 0 and values.size % PANEL == 0
+    if not (fits and compiled.has_feature("avx512bf16")):
+        return None
+    return Way(compiled.pair_attender(keys.format.name), _TURNED_ROWS, in_pairs=True)
 
 
 def cannot(layers: Iterable[LayerKV]) -> str | None:

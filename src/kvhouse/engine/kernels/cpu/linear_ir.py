@@ -60,18 +60,18 @@ def dot_function(module: ir.Module, kind: int, tokens: int, asked: int) -> ir.Fu
     ``ahead`` on.
     """
     kinds = [BYTES, I64, I64, BYTES, I64, I64, I64, BYTES, BYTES]
-    function, b = _begin(module, f"kvhouse_dot_{kind}_{tokens}_{asked}", kinds)
+    function, b = begin(module, f"kvhouse_dot_{kind}_{tokens}_{asked}", kinds)
     weights, row_bytes, last, x, x_bytes, last_token, size, out, ahead = function.args
-    rows = _up_to(b, weights, row_bytes, last, DOT_ROWS)
-    inputs = _up_to(b, x, x_bytes, last_token, tokens)
+    rows = rows_up_to(b, weights, row_bytes, last, DOT_ROWS)
+    inputs = rows_up_to(b, x, x_bytes, last_token, tokens)
     sums = _zeros(b, DOT_ROWS * tokens)
-    with _steps(b, size, LINE) as offset:
+    with steps(b, size, LINE) as offset:
         ask(b, at(b, ahead, b.mul(offset, ir.Constant(I64, asked))), asked * LINE)
         taken = [load(b, at(b, pointer, offset), _WORDS, 2) for pointer in inputs]
         for row, pointer in enumerate(rows):
             words = load(b, at(b, pointer, offset), _WORDS, 2)
             for token, other in enumerate(taken):
-                _add_product(b, kind, words, other, sums[token * DOT_ROWS + row])
+                add_product(b, kind, words, other, sums[token * DOT_ROWS + row])
     # Fewer than 16 are taken several times, which costs nothing.
     values = [b.load(variable, typ=_FLOATS) for variable in sums] * (4 // tokens)
     total = _sum_each(b, values)
@@ -91,12 +91,12 @@ def wide_function(module: ir.Module, kind: int, tokens: int, asked: int) -> ir.F
     ``ahead`` on.
     """
     kinds = [BYTES, BYTES, I64, I64, I64, BYTES, BYTES]
-    function, b = _begin(module, f"kvhouse_wide_{kind}_{tokens}_{asked}", kinds)
+    function, b = begin(module, f"kvhouse_wide_{kind}_{tokens}_{asked}", kinds)
     panel, x, x_bytes, last_token, size, out, ahead = function.args
-    inputs = _up_to(b, x, x_bytes, last_token, tokens)
+    inputs = rows_up_to(b, x, x_bytes, last_token, tokens)
     sums = _zeros(b, 2 * tokens)
     # Four words at a time, 16 bytes of each row.
-    with _steps(b, size, 16) as offset:
+    with steps(b, size, 16) as offset:
         ask(b, at(b, ahead, b.mul(offset, ir.Constant(I64, 4 * asked))), asked * LINE)
         for word in range(4):
             place = b.add(offset, ir.Constant(I64, 4 * word))
@@ -108,7 +108,7 @@ def wide_function(module: ir.Module, kind: int, tokens: int, asked: int) -> ir.F
             for token, pointer in enumerate(inputs):
                 one = splat(b, load(b, at(b, pointer, place), I32, 2), BLOCK)
                 for half, weights in enumerate(halves):
-                    _add_product(b, kind, weights, one, sums[2 * token + half])
+                    add_product(b, kind, weights, one, sums[2 * token + half])
     for number, variable in enumerate(sums):
         store(b, b.load(variable, typ=_FLOATS), at(b, out, ir.Constant(I64, number * LINE)), 4)
     b.ret_void()
@@ -121,10 +121,10 @@ def turn_function(module: ir.Module) -> ir.Function:
     Rows after ``last`` are taken for it. ``out`` has 16 words, one of each row, every
     ``PANEL_WORD`` bytes.
     """
-    function, b = _begin(module, "kvhouse_turn", [BYTES, I64, I64, I64, BYTES])
+    function, b = begin(module, "kvhouse_turn", [BYTES, I64, I64, I64, BYTES])
     weights, row_bytes, last, size, out = function.args
-    rows = _up_to(b, weights, row_bytes, last, BLOCK)
-    with _steps(b, size, LINE) as offset:
+    rows = rows_up_to(b, weights, row_bytes, last, BLOCK)
+    with steps(b, size, LINE) as offset:
         taken = [load(b, at(b, pointer, offset), _WORDS, 2) for pointer in rows]
         target = at(b, out, b.mul(offset, ir.Constant(I64, PANEL_WORD // 4)))
         for word, lanes in enumerate(_turned(b, taken)):
@@ -133,9 +133,10 @@ def turn_function(module: ir.Module) -> ir.Function:
     return function
 
 
-def _begin(
+def begin(
     module: ir.Module, name: str, kinds: Sequence[ir.Type]
 ) -> tuple[ir.Function, ir.IRBuilder]:
+    """A function of this name that gives nothing back, to be filled."""
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), name)
     function.linkage = "internal"
     function.attributes.add("noinline")
@@ -143,14 +144,14 @@ def _begin(
 
 
 @contextmanager
-def _steps(b: ir.IRBuilder, size: ir.Value, step: int) -> Iterator[ir.Value]:
+def steps(b: ir.IRBuilder, size: ir.Value, step: int) -> Iterator[ir.Value]:
     """Each multiple of ``step`` below ``size``."""
     zero, stride = ir.Constant(I64, 0), ir.Constant(I64, step)
     with cgutils.for_range_slice(b, zero, size, stride, intp=I64) as (index, _):
         yield index
 
 
-def _up_to(
+def rows_up_to(
     b: ir.IRBuilder, base: ir.Value, stride: ir.Value, last: ir.Value, count: int
 ) -> list[ir.Value]:
     """Pointers to the rows of a matrix; to its last one for those that it has not."""
@@ -169,7 +170,8 @@ def _zeros(b: ir.IRBuilder, count: int) -> list[ir.Value]:
     return sums
 
 
-def _add_product(b: ir.IRBuilder, kind: int, x: ir.Value, y: ir.Value, variable: ir.Value) -> None:
+def add_product(b: ir.IRBuilder, kind: int, x: ir.Value, y: ir.Value, variable: ir.Value) -> None:
+    """Add 16 words times 16 others to a sum."""
     total = b.load(variable, typ=_FLOATS)
     if kind == PAIRS:
         signature = ir.FunctionType(_FLOATS, [_FLOATS, _WORDS, _WORDS])

@@ -13,6 +13,8 @@ from numba.core import cgutils
 
 from kvhouse.engine.kernels.cpu.vectors_ir import (
     F32,
+    FP32,
+    I16,
     I32,
     I64,
     ITEM_BYTES,
@@ -92,16 +94,28 @@ def peak(b: ir.IRBuilder, row: ir.Value, count: ir.Value, least: ir.Value) -> ir
     return fold(b, b.load(best, typ=vector(F32, LANES)), _larger)
 
 
-def exponentials(b: ir.IRBuilder, row: ir.Value, count: ir.Value, offset: ir.Value) -> ir.Value:
-    """Each score ``s`` becomes ``2 ** (s - offset)``; their sum."""
+def exponentials(
+    b: ir.IRBuilder, fmt: int, row: ir.Value, count: ir.Value, offset: ir.Value
+) -> ir.Value:
+    """Each score ``s`` becomes ``2 ** (s - offset)``, fp32 or bf16; their sum before rounding.
+
+    Those of two bytes lie in the first half of the row.
+    """
     total = cgutils.alloca_once(b, vector(F32, LANES))
     b.store(same(F32, 0.0, LANES), total)
     with sixteens(b, count) as pointer:
         value = load(b, pointer(row, 4), vector(F32, LANES), 4)
-        power = exp2(b, b.fsub(value, splat(b, offset, LANES)))
-        store(b, power, pointer(row, 4), 4)
+        power = exp2(b, b.fsub(value, splat(b, offset, LANES)), 7 if fmt == FP32 else 4)
+        kept = power if fmt == FP32 else _nearest_bf16(b, power)
+        store(b, kept, pointer(row, ITEM_BYTES[fmt]), 2)
         b.store(b.fadd(b.load(total, typ=vector(F32, LANES)), power), total)
     return fold(b, b.load(total, typ=vector(F32, LANES)), lambda b, x, y: b.fadd(x, y))
+
+
+def _nearest_bf16(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """Floats that are not negative as bfloat16, halves rounded up."""
+    bits = b.add(b.bitcast(value, vector(I32, LANES)), same(I32, 0x8000, LANES))
+    return b.trunc(b.lshr(bits, same(I32, 16, LANES)), vector(I16, LANES))
 
 
 def _larger(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:

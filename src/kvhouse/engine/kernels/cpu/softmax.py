@@ -26,6 +26,7 @@ from kvhouse.engine.kernels.cpu.intrinsics import (
     put_float,
     scale_row,
 )
+from kvhouse.engine.kernels.cpu.vectors_ir import BF16
 
 #: A peak before any score was seen. Not minus infinity, whose difference from itself is NaN.
 _LOWEST = np.float32(-1e30)
@@ -38,9 +39,19 @@ UNIT_BYTES = 128
 
 @njit(error_model="numpy")
 def begin_unit(
-    call: Record, work: Record, unit: Record, place: int, scratch: int, most: int, size: int
+    call: Record,
+    work: Record,
+    unit: Record,
+    place: int,
+    scratch: int,
+    most: int,
+    size: int,
+    factor: float,
 ) -> None:
-    """Lay out a thread's working memory for a unit, and fetch its queries of ``size`` elements."""
+    """Lay out a thread's working memory for a unit, and fetch its queries.
+
+    They have ``size`` elements and are multiplied by ``factor``.
+    """
     part = place % call.parts
     unit.place, unit.head = place, place // call.parts * call.unit_heads
     unit.kv_heads = min(call.unit_heads, call.kv_heads - unit.head)
@@ -60,7 +71,7 @@ def begin_unit(
         token, head = token_of(work, unit, row), query_head(call, unit, row)
         source = call.query + token * call.query_token + head * call.query_head
         target = unit.query + 4 * row * size
-        take_row(call.dtype, source, target, size, call.query_factor)
+        take_row(call.dtype, source, target, size, factor)
         if call.key_rotation:
             rotate_row(target, size, call.key_rotation)
     clear(call, unit)
@@ -88,8 +99,13 @@ def clear(call: Record, unit: Record) -> None:
 
 
 @njit(error_model="numpy")
-def soften(call: Record, work: Record, unit: Record, lanes: int, tile: int, end: int) -> None:
-    """Turn a tile's scores into weights, relative to the highest score so far."""
+def soften(
+    fmt: int, call: Record, work: Record, unit: Record, lanes: int, tile: int, end: int
+) -> None:
+    """Turn a tile's scores into weights, relative to the highest score so far.
+
+    They are of ``fmt``: fp32, or bf16 in the first half of each row.
+    """
     scored = (end - tile + lanes - 1) // lanes * lanes
     count = (scored + 15) // 16 * 16
     for token in range(work.tokens):
@@ -99,11 +115,13 @@ def soften(call: Record, work: Record, unit: Record, lanes: int, tile: int, end:
         for head in range(unit.kv_heads):
             row = head * unit.head_rows + token * unit.heads
             for turn in range(row, row + unit.heads):
-                soften_row(call, unit, turn, count, first, last)
+                soften_row(fmt, call, unit, turn, count, first, last)
 
 
 @njit(error_model="numpy")
-def soften_row(call: Record, unit: Record, row: int, count: int, first: int, last: int) -> None:
+def soften_row(
+    fmt: int, call: Record, unit: Record, row: int, count: int, first: int, last: int
+) -> None:
     """The same of one row, which sees the tile's keys from ``first`` to before ``last``."""
     scores = unit.scores + 4 * row * call.key_tile
     if call.cap:
@@ -120,7 +138,11 @@ def soften_row(call: Record, unit: Record, row: int, count: int, first: int, las
         total *= factor
         scale_row(unit.sums + 4 * row * call.value_size, call.value_size, factor)
         put_float(unit.peaks + 4 * row, new)
-    put_float(unit.totals + 4 * row, total + exponentials(scores, count, new))
+    if fmt == BF16:
+        total += exponentials(1, scores, count, new)
+    else:
+        total += exponentials(0, scores, count, new)
+    put_float(unit.totals + 4 * row, total)
 
 
 @njit(error_model="numpy")

@@ -194,17 +194,17 @@ def _narrow_fp8(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
     return b.trunc(b.or_(b.select(small, counted, normal), sign), vector(I8, lanes))
 
 
-def exp2(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+def exp2(b: ir.IRBuilder, x: ir.Value, degree: int = 7) -> ir.Value:
     """Two to the power of ``x <= 0``, to a few units in the last place; 0 below -125.
 
     The nearest integer goes into the exponent; what is left, at most a half either way, into the
-    series of the exponential.
+    series of the exponential, up to ``degree``: 4 is exact to 2**-14, enough for bfloat16.
     """
     lanes = x.type.count
     whole = b.fadd(x, same(F32, _ROUNDER, lanes))
     rest = b.fsub(x, b.fsub(whole, same(F32, _ROUNDER, lanes)))
-    series = same(F32, log(2) ** 7 / factorial(7), lanes)
-    for power in range(6, -1, -1):
+    series = same(F32, log(2) ** degree / factorial(degree), lanes)
+    for power in range(degree - 1, -1, -1):
         series = multiply_add(b, series, rest, same(F32, log(2) ** power / factorial(power), lanes))
     exponent = b.shl(b.bitcast(whole, vector(I32, lanes)), same(I32, 23, lanes))
     bits = b.add(b.bitcast(series, vector(I32, lanes)), exponent)

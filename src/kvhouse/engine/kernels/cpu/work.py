@@ -91,7 +91,7 @@ def jobs(
     tables: Tables,
     *,
     heads: int,
-    most_rows: int,
+    most_rows: tuple[int, int],
     threads: int,
 ) -> tuple[Job, ...]:
     """Cut a step into jobs: one for tokens that come alone, one for those that come together.
@@ -104,40 +104,42 @@ def jobs(
         kept: A layer.
         tables: The tables of its group.
         heads: Query heads.
-        most_rows: Rows of a unit at most, where one token's query heads are not more.
+        most_rows: Rows of a unit at most, where one token's query heads are not more: of tokens
+            that come alone, and of those that come together.
         threads: Threads that share the work.
     """
     alone = [number for number, packed in enumerate(rows) if packed.row.count == 1]
     together = [number for number, packed in enumerate(rows) if packed.row.count > 1]
     kv_heads = kept.vectors[0].heads
     shared = heads // kv_heads
-    parts = -(-shared // most_rows)
-    part_heads = -(-shared // parts)
-    room = max(1, most_rows // part_heads)
     found = []
-    for numbers, tokens, unit_heads in ((alone, 1, min(room, kv_heads)), (together, room, 1)):
-        if numbers:
-            groups = -(-kv_heads // unit_heads)
-            cut = _Cut(rows, numbers, kept, tables, tokens)
-            each = groups * parts
-            works, records, merges = cut.shares(each, threads)
-            size = tokens * part_heads * unit_heads
-            found.append(
-                Job(
-                    numbers is alone,
-                    works,
-                    works.ctypes.data,
-                    shared,
-                    -(-kv_heads // groups),
-                    part_heads,
-                    parts,
-                    each,
-                    size,
-                    records,
-                    merges,
-                    cut.pairs * heads,
-                )
+    for numbers, most in zip((alone, together), most_rows, strict=True):
+        if not numbers:
+            continue
+        parts = -(-shared // most)
+        part_heads = -(-shared // parts)
+        room = max(1, most // part_heads)
+        tokens, unit_heads = (1, min(room, kv_heads)) if numbers is alone else (room, 1)
+        groups = -(-kv_heads // unit_heads)
+        cut = _Cut(rows, numbers, kept, tables, tokens)
+        each = groups * parts
+        works, records, merges = cut.shares(each, threads)
+        found.append(
+            Job(
+                numbers is alone,
+                works,
+                works.ctypes.data,
+                shared,
+                -(-kv_heads // groups),
+                part_heads,
+                parts,
+                each,
+                tokens * part_heads * unit_heads,
+                records,
+                merges,
+                cut.pairs * heads,
             )
+        )
     return tuple(found)
 
 
