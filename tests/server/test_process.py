@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import socket
 import subprocess
@@ -14,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from kvhouse.engine import EngineConfig
 from kvhouse.errors import KvhouseError
-from kvhouse.server import ServerSettings, bind, listen, require_room
+from kvhouse.server import ServerSettings, bind, listen
 
 KVHOUSE = str(Path(sys.executable).with_name("kvhouse"))
 ASK = {"model": "tiny", "prompt": [1, 2, 3], "max_tokens": 400, "temperature": 0}
@@ -53,11 +51,10 @@ def test_what_cannot_begin_says_why_in_a_line(tiny_directory):
     assert "fine" not in repr(ServerSettings("m", api_keys=("fine",)))
 
 
-def test_too_little_memory_is_told_before_weights_are_looked_for(tiny_directory, tmp_path):
-    shutil.copy(tiny_directory / "config.json", tmp_path)
-    require_room(str(tmp_path), EngineConfig(kv_memory=2**20), "float32")
-    with pytest.raises(KvhouseError, match="1,024 TiB of KV memory do not fit"):
-        require_room(str(tmp_path), EngineConfig(kv_memory=2**50), "float32")
+def test_too_little_memory_is_told_in_a_line(tiny_directory):
+    pool = ("--kv-memory", "100TiB", "--block-size", str(2**20))
+    line = refused(str(tiny_directory), "--port", "0", *pool)
+    assert "100 TiB of KV memory do not fit" in line
 
 
 def test_after_kill_9_the_port_is_free_and_nothing_is_left(restarted):
