@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -108,16 +109,41 @@ def test_who_cannot_finish_is_told_so_and_a_second_signal_ends_at_once(tiny, ser
 
 
 def test_a_second_signal_ends_at_once(tiny, serving, monkeypatch):
-    server = serving(tiny(), grace_seconds=1000.0, request_seconds=5.0)
+    server = serving(tiny(400), grace_seconds=1000.0)
+    gate = threading.Event()
+    execute = server.desk.engine.engine.executor.execute
+
+    def held(plan):
+        gate.wait(60)
+        return execute(plan)
+
+    server.desk.engine.engine.executor.execute = held  # which keeps the server from ending
+    answers = []
+    asking = threading.Thread(target=lambda: answers.append(server.ask([1], 3)))
+    asking.start()
+    while not server.desk.engine.engine.scheduler.running:
+        time.sleep(0.01)
+    codes = []
+    monkeypatch.setattr(listen, "leave", codes.append)
+    server.ending.handle_exit(signal.SIGINT, None)
+    assert codes == []
+    server.ending.handle_exit(signal.SIGINT, None)
+    assert codes == [130]
+    gate.set()
+    asking.join(60)
+    assert answers[0].status_code == 200
+
+
+def test_a_body_that_does_not_come_keeps_no_server_from_ending(tiny, serving, caplog):
+    server = serving(tiny(), grace_seconds=1000.0, request_seconds=1000.0)
     host, port = server.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port))) as connection:
-        # A request whose body does not come keeps the server from ending.
+    with socket.create_connection((host, int(port)), 60) as connection:
         connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
         assert server.http.get("/health").status_code == 200
-        codes = []
-        monkeypatch.setattr(listen, "leave", codes.append)
-        server.ending.handle_exit(signal.SIGINT, None)
-        assert codes == []
-        server.ending.handle_exit(signal.SIGINT, None)
-        assert codes == [130]
-        assert connection.recv(100).startswith(b"HTTP/1.1 408 ")
+        server.ending.handle_exit(signal.SIGTERM, None)
+        content = b""
+        while piece := connection.recv(2**16):
+            content += piece
+    assert content.startswith(b"HTTP/1.1 503 ")
+    assert b'"code":"shutting_down"' in content
+    assert not caplog.records
