@@ -17,6 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from kvhouse.calibration.calibrate import refuse_other
 from kvhouse.calibration.profile import Profile, read_profile
 from kvhouse.calibration.verify import Verification, verify
 from kvhouse.engine import EngineConfig
@@ -94,7 +95,9 @@ def main() -> int:
     console, figures, steps, wrong = Console(), {}, {}, []
     for name in asked.shape or SHAPES:
         scenario = scenario_of(SHAPES[name], loaded)
-        found = verify(loaded, scenario, profile.steps(loaded.spec, scenario.layout))
+        refuse_other(profile, loaded, SHAPES[name].config)
+        times = profile.steps(loaded.spec, scenario.layout)
+        found = verify(loaded, scenario, times, SHAPES[name].config)
         show_verification(console, name, found, profile)
         wrong += [f"{name}: {line}" for line in missed(found)]
         if not found.exactness.exact:

@@ -48,6 +48,14 @@ FORMATS = {
     "int4": KVFormat("int4", "int4", 4, scale_bytes=2, scaled=32),
 }
 
+#: Formats whose keys and values the engine rotates before it rounds them, unless it is told not to.
+ROTATED = frozenset({"int4"})
+
+
+def is_rotated(name: str, asked: bool | None) -> bool:
+    """Whether keys and values are rotated, where that is ``asked`` for, refused or not said."""
+    return name in ROTATED if asked is None else asked
+
 
 def get_format(name: str) -> KVFormat:
     """Look a format up by its short name.

@@ -217,6 +217,7 @@ def test_the_command_writes_the_same_figures_everywhere(url, tmp_path):
     assert seen(url)[-1]["key"] == f"Bearer {KEY}"
     figures = json.loads(done.stdout)
     assert (figures["finished"], figures["output_tokens"]) == (5, 20)
+    assert figures["paths"] is None  # nobody knows
     assert (figures["mode"], figures["concurrency"], figures["running"]["peak"]) == ("closed", 2, 2)
     assert figures["goodput"]["share"] == 1
     written = json.loads(Path(files[0]).read_text())

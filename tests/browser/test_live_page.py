@@ -29,7 +29,7 @@ def state(step, runs, requests):
     ledger = {name: count * BLOCK for name, count in counts.items()}
     totals = {
         "steps": step, "generated_tokens": 10 * step, "computed_tokens": 20 * step,
-        "found_tokens": 16, "preemptions": 3, "seconds": 0.1 * step,
+        "admitted_tokens": 64, "found_tokens": 16, "preemptions": 3, "seconds": 0.1 * step,
         "decode_seconds": 0.1 * step, "decode_bytes": 10**9 * step,
     }  # fmt: skip
     return {

@@ -7,9 +7,12 @@ import pytest
 
 from kvhouse import spec
 from kvhouse.calibration.fit import Residuals
-from kvhouse.calibration.profile import Profile, fingerprint, read_profile
+from kvhouse.calibration.profile import Profile, read_profile
+from kvhouse.calibration.profile_parts import Ways
+from kvhouse.calibration.stamp import fingerprint
 from kvhouse.costs import StepRates
 from kvhouse.devices import Device
+from kvhouse.engine.fast.paths import Paths
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
 
@@ -59,6 +62,68 @@ def test_of_another_dtype_it_is_refused(profile):
     profile.refuse_other(SPEC, LAYOUT, "float32")
     with pytest.raises(KvhouseError, match="of dtype 'float32', not bfloat16"):
         profile.refuse_other(SPEC, LAYOUT, "bfloat16")
+
+
+COMPILED = Paths(30, compiled=True)
+WAYS = {"kv_rotation": False, "fast_path": True, "paths": COMPILED}
+
+
+def made_with(profile, **ways):
+    """The profile with a record of how its engine computed."""
+    record = WAYS | ways
+    paths = record["paths"]
+    return profile.model_copy(update=record | {"paths": paths and Ways.of(paths)})
+
+
+def test_of_an_engine_that_was_asked_for_another_way_it_is_refused(profile, tmp_path):
+    own = made_with(profile)
+    path = tmp_path / "p.json"
+    path.write_bytes(own.encode())
+    assert read_profile(path) == own
+    own.refuse_other_way(rotated=False, fast_path=True)
+    with pytest.raises(KvhouseError, match="not rotated: calibrate with --kv-rotation"):
+        own.refuse_other_way(rotated=True, fast_path=True)
+    with pytest.raises(KvhouseError, match="with the fast path: calibrate with --no-fast-path"):
+        own.refuse_other_way(rotated=False, fast_path=False)
+    other = made_with(profile, kv_rotation=True, fast_path=False)
+    other.refuse_other_way(rotated=True, fast_path=False)
+    with pytest.raises(KvhouseError, match="were rotated: calibrate with --no-kv-rotation"):
+        other.refuse_other_way(rotated=False, fast_path=False)
+    with pytest.raises(KvhouseError, match="without the fast path: calibrate with --fast-path"):
+        other.refuse_other_way(rotated=True, fast_path=True)
+
+
+@pytest.mark.parametrize(
+    ("kv_format", "rotated"), [("fp32", False), ("int8", False), ("int4", True)]
+)
+def test_one_without_a_record_was_made_as_older_versions_did(written, kv_format, rotated):
+    """They rotated int4 alone, and took the fast path where they could."""
+    values = json.loads(written.read_text())
+    for key in ("kv_rotation", "fast_path", "paths"):
+        del values[key]
+    written.write_text(json.dumps(values | {"kv_format": kv_format}))
+    old = read_profile(written)
+    old.refuse_other_way(rotated=rotated, fast_path=True)
+    for rotation, fast in ((not rotated, True), (rotated, False)):
+        with pytest.raises(KvhouseError, match="calibrate with"):
+            old.refuse_other_way(rotated=rotation, fast_path=fast)
+    assert "an older kvhouse made it" in old.otherwise(COMPILED)
+
+
+def test_a_run_that_went_another_way_is_told(profile):
+    own = made_with(profile)
+    assert own.otherwise(Paths(30, compiled=True)) is None
+    assert own.otherwise(Paths(30, note="no kernel")) == (
+        "is of a model that was computed by compiled code, and this run by the fast path in torch"
+    )
+    assert own.otherwise(Paths(reason="not understood")).endswith("this run as transformers does")
+
+
+def test_of_a_server_nobody_knows_which_way_it_computes(profile):
+    server = profile.model_copy(update={"machine": None, "kv_rotation": None})
+    for rotated in (False, True):
+        server.refuse_other_way(rotated=rotated, fast_path=rotated)
+    assert server.otherwise(COMPILED) is None
 
 
 def test_a_name_makes_no_other_model():

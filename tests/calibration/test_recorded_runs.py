@@ -16,6 +16,7 @@ from kvhouse.calibration.recorded import Record, Recording
 from kvhouse.calibration.verify import Exactness, StepErrors, Verification, hold, predict
 from kvhouse.core.scheduler import SchedulerConfig
 from kvhouse.core.step import Sampled, StepResult
+from kvhouse.engine.fast.paths import Paths
 from kvhouse.layout import KVLayout
 from kvhouse.replayer import Scenario, read_trace
 
@@ -57,7 +58,8 @@ def found(request):
     assert measured.steps == len(run["seconds"])
     exactness = hold(scenario, measured, record)
     errors = StepErrors.of(times, record)
-    return Verification(predict(scenario, times), measured, exactness, errors, record)
+    predicted = predict(scenario, times)
+    return Verification(predicted, measured, exactness, errors, record, Paths())
 
 
 def test_the_recorded_run_is_replayed_exactly(found):

@@ -96,6 +96,52 @@ def test_verify_calibrates_once_and_says_so(model, cache):
     assert "first token, p99" in words
 
 
+def test_each_way_of_an_engine_has_a_profile_of_its_own(model, cache, tmp_path):
+    file = tmp_path / "p.json"
+    quick = (*ENGINE, "--kv-format", "int8")
+    run("calibrate", model, *quick, "--kv-rotation", "--no-fast-path", "--out", str(file))
+    profile = read_profile(file)
+    assert (profile.kv_rotation, profile.fast_path) == (True, False)
+    assert profile.paths.reason == "the fast path is off"
+    verify = ("verify", model, "--trace", TRACE, *quick)
+    same = run(*verify, "--kv-rotation", "--no-fast-path", "--profile", str(file), "--json")
+    found = json.loads(same.stdout)
+    assert found["exact"] is True
+    assert found["paths"]["fast"] == found["profile"]["paths"]["fast"] == 0
+    assert "warning" not in same.stderr
+    for given, reason in (
+        ((), "were rotated: calibrate with --no-kv-rotation"),
+        (("--kv-rotation",), "without the fast path: calibrate with --fast-path"),
+    ):
+        with pytest.raises(KvhouseError, match=reason):
+            run(*verify, *given, "--profile", str(file))
+    run("calibrate", model, *quick)
+    run("calibrate", model, *quick, "--kv-rotation")
+    assert len({path.name for path in cache.iterdir()}) == 2
+
+
+def test_a_run_that_went_another_way_than_its_profile_is_warned_of(model, tmp_path):
+    file = tmp_path / "p.json"
+    run("calibrate", model, *ENGINE, "--out", str(file))
+    values = json.loads(file.read_text())
+    assert values["paths"]["fast"] == SIZES["num_hidden_layers"]
+    verify = ("verify", model, "--trace", TRACE, *ENGINE, "--profile", str(file))
+    assert "computed" not in run(*verify).stderr
+    values["paths"]["fast"] = 0
+    file.write_text(json.dumps(values))
+    assert "computed as transformers does, and this run by" in run(*verify).stderr
+    for key in ("kv_rotation", "fast_path", "paths"):
+        del values[key]
+    file.write_text(json.dumps(values))
+    assert "does not say which way the model was computed" in run(*verify).stderr
+
+
+@pytest.mark.parametrize("given", [["--kv-rotation"], ["--no-fast-path"], ["--kv-memory", "1MiB"]])
+def test_what_says_nothing_of_a_server_is_refused(given):
+    with pytest.raises(KvhouseError, match=f"{given[0]} is for steps that are timed here"):
+        run("calibrate", "smollm2", "--from-bench", "b.json", *given)
+
+
 def test_a_damaged_profile_in_the_cache_is_made_anew(model, cache):
     run("calibrate", model, *ENGINE)
     (kept,) = cache.iterdir()

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 import transformers
+from typer.testing import CliRunner
 
 from kvhouse import devices, spec
-from kvhouse.cli import answering
-from kvhouse.cli.chat import chat_command
+from kvhouse.cli import answering, app
 from kvhouse.cli.plan import plan_command
 from kvhouse.cli.replay import replay_command
 from kvhouse.cli.run import run_command
@@ -288,9 +288,10 @@ def test_a_format_is_refused_before_the_weights_are_read(tiny_llama, monkeypatch
         pytest.fail("the weights were read")
 
     monkeypatch.setattr(answering, "load", load)
-    for command, prompt in ((run_command, ["Hi"]), (chat_command, [])):
+    for command, prompt in (("run", ["Hi"]), ("chat", [])):
+        arguments = [command, str(tiny_llama), *prompt, "--kv-format", "int3"]
         with pytest.raises(KvhouseError, match="unknown KV format 'int3'"):
-            command(str(tiny_llama), *prompt, kv_format="int3")
+            CliRunner().invoke(app, arguments, catch_exceptions=False)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kvhouse import devices, spec
 from kvhouse.cli import app
-from kvhouse.cli import replay as cli_replay
+from kvhouse.cli.replaying import Replay
 from kvhouse.errors import KvhouseError
 from kvhouse.replayer import Setup, Tiering, read_trace
 from kvhouse.replayer.remedies.flags import base_flags, extra_flags
@@ -151,7 +151,7 @@ def read_back(flags: str) -> Setup:
     """The setup that ``kvhouse replay`` makes of flags."""
     seen: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cli_replay, "_replay", lambda asked, *_: seen.append(asked.setup))
+        patch.setattr(Replay, "drive", lambda ready, *_: seen.append(ready.setup))
         patch.setattr(Setup, "missing_bytes", 0)
         line = f"replay azure-conv-2023 --limit 3 --model llama-2-7b {flags}"
         app(shlex.split(line), standalone_mode=False)

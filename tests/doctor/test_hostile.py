@@ -14,10 +14,10 @@ from rich.console import Console
 from kvhouse.doctor import examine
 from kvhouse.doctor.engines import LINES
 from kvhouse.doctor.log import read_log
-from kvhouse.doctor.mask import MOST_SHOWN, mask
 from kvhouse.doctor.scan import CHUNK
 from kvhouse.doctor.texts import LANGUAGES, texts_of
 from kvhouse.views.doctor import show_report
+from kvhouse.web.mask import MOST_SHOWN, mask
 
 NEEDLES = sorted({each.needle for each in LINES} | {each.anchor for each in LINES})
 PIECES = st.one_of(

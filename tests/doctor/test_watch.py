@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
-from kvhouse.doctor.metrics.fetch import MOST_BYTES, FetchError, fetch
+from kvhouse.doctor.metrics.fetch import fetch
 from kvhouse.doctor.metrics.watch import Watched, polls
+from kvhouse.web.address import FetchError
+from kvhouse.web.fetch import MOST_BYTES
 
 SOURCE = Path(__file__).parents[2] / "src"
 Answer = Callable[[BaseHTTPRequestHandler], None]
@@ -133,8 +135,8 @@ def test_one_answer_is_a_report(served) -> None:
         (["server.log", "--watch"], "a server is watched by its address"),
         (["http://127.0.0.1:1/", "--watch", "--every", "0"], "give from 0.1"),
         (["http://user:hunter22@127.0.0.1:1/metrics"], "http://***@127.0.0.1:1/metrics: no answer"),
-        (["ftp://127.0.0.1/metrics"], "give an address of http or https"),
-        (["file:///etc/passwd"], "give an address of http or https"),
+        (["ftp://127.0.0.1/metrics"], "give an address such as http://"),
+        (["file:///etc/passwd"], "give an address such as http://"),
         (["http://127.0.0.1:99999/"], "is no address"),
     ],
 )

@@ -248,8 +248,27 @@ def test_the_command_times_a_batch(tiny_directory, tmp_path):
 
 def test_the_command_sends_a_load_to_a_model_here(tiny_directory):
     load = ("--concurrency", 2, "--requests", 5, "--prompt", 6, "--generate", 4)
-    figures = json.loads(bench(tiny_directory("llama-gqa"), *load, "--prefix-cache", "--json"))
+    tiers = ("--prefix-cache", "--watermark", 0.2, "--host-memory", "1MiB")
+    figures = json.loads(bench(tiny_directory("llama-gqa"), *load, *tiers, "--json"))
+    assert figures["paths"]["fast"] == LAYERS
     assert (figures["target"], figures["mode"]) == ("engine", "closed")
     assert (figures["finished"], figures["prompt_tokens"], figures["output_tokens"]) == (5, 30, 20)
     text = bench(tiny_directory("llama-gqa"), "--rate", 1000, "--requests", 3, "--prompt", 6)
     assert "3 answered, 0 failed, 0 cut off; 384 tokens (counted by the target)." in text
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (("--watermark", "1.5"), "watermark"),
+        (("--host-memory", "0"), "a size of 0"),
+        (("--nvme-memory", "1MiB", "--policy", "contiguous-max"), "paged"),
+    ],
+)
+def test_a_load_s_engine_is_told_what_run_s_is(tiny_directory, given, reason):
+    load = ("--rate", "9", "--requests", "1", "--prompt", "6", "--generate", "2")
+    arguments = ["bench", str(tiny_directory("llama-gqa")), *load, *given]
+    with pytest.raises(KvhouseError, match=reason):
+        CliRunner().invoke(app, arguments, catch_exceptions=False)
+    with pytest.raises(KvhouseError, match=f"{given[0]} goes with a load"):
+        CliRunner().invoke(app, [*arguments[:2], *given], catch_exceptions=False)

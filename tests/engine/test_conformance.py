@@ -10,9 +10,10 @@ from kvhouse.core.scheduler import SchedulerConfig
 from kvhouse.core.step import StepResult
 from kvhouse.costs import Roofline
 from kvhouse.devices import Device
+from kvhouse.engine.config import EngineConfig
 from kvhouse.engine.executor import TorchExecutor
 from kvhouse.engine.load import load_model
-from kvhouse.engine.traced import run_trace
+from kvhouse.engine.traced import run_trace, scenario_for
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
 from kvhouse.replayer import Scenario, read_trace
@@ -125,6 +126,24 @@ def test_the_same_step_times_give_the_same_log_under_timed_arrivals(tiny_directo
     assert modelled == real
     assert replayed.ledger == run.result.ledger
     assert replayed.makespan_seconds == run.result.makespan_seconds
+
+
+def test_the_engine_s_config_says_how_a_trace_is_computed(tiny_directory):
+    loaded = load_model(tiny_directory("llama-gqa"))
+
+    def run(**settings):
+        config = EngineConfig(2**20, block_size=4, max_length=40, **settings)
+        scenario = scenario_for(config, loaded.spec, random_trace(3, 9), dtype=loaded.dtype)
+        run = run_trace(loaded, scenario, config)
+        assert run.result.finished == 3
+        return run.paths
+
+    assert run().fast == len(loaded.spec.layers)
+    assert run(fast_path=False).reason == "the fast path is off"
+    with pytest.raises(KvhouseError, match="the Numba kernel cannot serve this pool"):
+        run(kernel="numba")
+    with pytest.raises(KvhouseError, match="KV format fp32 cannot be rotated"):
+        run(kv_rotation=True)
 
 
 def test_a_model_that_gives_nan_ends_the_trace_with_the_reason(tiny_directory):

@@ -208,6 +208,17 @@ def test_an_interrupted_conversion_leaves_nothing(tmp_path, cache, weights, monk
     assert list(cache.iterdir()) == []
 
 
+def test_what_a_killed_conversion_left_is_removed(tmp_path, cache, weights):
+    path = tmp_path / "tiny.gguf"
+    write_gguf(path, weights)
+    left = cache / ".converting-left"
+    left.mkdir(parents=True)
+    (left / "model.safetensors").write_bytes(b"half")
+    assert list(cache.iterdir()) == [left]
+    directory = gguf_weights.converted(path)
+    assert list(cache.iterdir()) == [directory]
+
+
 def test_another_process_may_be_faster(tmp_path, cache, weights, monkeypatch):
     path = tmp_path / "tiny.gguf"
     write_gguf(path, weights)

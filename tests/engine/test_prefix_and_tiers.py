@@ -245,6 +245,7 @@ def test_replay_and_engine_agree_with_prefixes_and_tiers(tiny_directory, tmp_pat
         prefix_cache=True,
         tiering=tiers(host=5, files=30),
         load_rule=always,
+        tier_directory=tmp_path,
         checked=True,
     )
     scenario = scenario_for(config, loaded.spec, conversations(), as_backlog=True)
@@ -256,7 +257,7 @@ def test_replay_and_engine_agree_with_prefixes_and_tiers(tiny_directory, tmp_pat
     run = run_trace(
         loaded,
         scenario,
-        tier_directory=tmp_path,
+        config,
         on_plan=lambda plan: real.append(plan.encode()),
     )
     assert modelled == real

@@ -37,7 +37,8 @@ def checked(loaded, trace, **settings):
     defaults = {"block_size": 4, "max_length": 128, "token_budget": 48, "checked": True}
     config = EngineConfig(**defaults | settings)
     scenario = scenario_for(config, loaded.spec, read_trace(trace), dtype=loaded.dtype)
-    return verify(loaded, scenario, FittedSteps(loaded.spec, scenario.layout, RATES)), scenario
+    times = FittedSteps(loaded.spec, scenario.layout, RATES)
+    return verify(loaded, scenario, times, config), scenario
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def test_a_run_that_is_ended_early_is_held_against_nothing(tiny):
     scenario = scenario_for(config, tiny.spec, read_trace(CROWD), dtype=tiny.dtype)
     times = FittedSteps(tiny.spec, scenario.layout, RATES)
     with pytest.raises(KvhouseError, match=r"ended early, with \d+ of 24 requests finished"):
-        verify(tiny, scenario, times, on_ended=end, stop=stop)
+        verify(tiny, scenario, times, config, on_ended=end, stop=stop)
 
 
 def test_a_calibration_of_any_kind_of_model(architecture, tmp_path):
@@ -121,7 +122,7 @@ def test_a_calibration_of_any_kind_of_model(architecture, tmp_path):
         bench = Bench(loaded, config)
         timed = bench.measure(rounds=1)
         assert len(timed) > len(bench.points) / 2
-        profile = profile_of(loaded, bench.layout, timed, partial=False)
+        profile = profile_of(loaded, bench, timed, partial=False)
         path = tmp_path / "p.json"
         path.write_bytes(profile.encode())
         times = read_profile(path).steps(loaded.spec, bench.layout)

@@ -118,7 +118,9 @@ def test_one_that_stays_and_reads_nothing_is_let_go_when_its_time_is_over(tiny, 
         made = answer.Answer(
             *(desk, form, prompts, 1, 300, SamplingParams(), 1), streamed=True, with_usage=False
         )
-        await asyncio.wait_for(made({"kvhouse.salt": None}, forever, forever), 30)
+        deadline = asyncio.get_running_loop().time() + 0.2
+        scope = {"kvhouse.salt": None, "kvhouse.deadline": deadline}
+        await asyncio.wait_for(made(scope, forever, forever), 30)
         assert not await engine.look(lambda inner: inner.scheduler.has_work)
         assert desk.waiting == 0
         await desk.close()

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from kvhouse.engine import EngineConfig
 from kvhouse.errors import KvhouseError
-from kvhouse.server import ServerSettings, bind, listen, require_room
+from kvhouse.server import ServerSettings, bind, listen
 
 KVHOUSE = str(Path(sys.executable).with_name("kvhouse"))
 ASK = {"model": "tiny", "prompt": [1, 2, 3], "max_tokens": 400, "temperature": 0}
@@ -52,11 +51,10 @@ def test_what_cannot_begin_says_why_in_a_line(tiny_directory):
     assert "fine" not in repr(ServerSettings("m", api_keys=("fine",)))
 
 
-def test_too_little_memory_is_told_before_weights_are_looked_for(tiny_directory, tmp_path):
-    shutil.copy(tiny_directory / "config.json", tmp_path)
-    require_room(str(tmp_path), EngineConfig(kv_memory=2**20), "float32")
-    with pytest.raises(KvhouseError, match="1,024 TiB of KV memory do not fit"):
-        require_room(str(tmp_path), EngineConfig(kv_memory=2**50), "float32")
+def test_too_little_memory_is_told_in_a_line(tiny_directory):
+    pool = ("--kv-memory", "100TiB", "--block-size", str(2**20))
+    line = refused(str(tiny_directory), "--port", "0", *pool)
+    assert "100 TiB of KV memory do not fit" in line
 
 
 def test_after_kill_9_the_port_is_free_and_nothing_is_left(restarted):
@@ -111,16 +109,41 @@ def test_who_cannot_finish_is_told_so_and_a_second_signal_ends_at_once(tiny, ser
 
 
 def test_a_second_signal_ends_at_once(tiny, serving, monkeypatch):
-    server = serving(tiny(), grace_seconds=1000.0, request_seconds=5.0)
+    server = serving(tiny(400), grace_seconds=1000.0)
+    gate = threading.Event()
+    execute = server.desk.engine.engine.executor.execute
+
+    def held(plan):
+        gate.wait(60)
+        return execute(plan)
+
+    server.desk.engine.engine.executor.execute = held  # which keeps the server from ending
+    answers = []
+    asking = threading.Thread(target=lambda: answers.append(server.ask([1], 3)))
+    asking.start()
+    while not server.desk.engine.engine.scheduler.running:
+        time.sleep(0.01)
+    codes = []
+    monkeypatch.setattr(listen, "leave", codes.append)
+    server.ending.handle_exit(signal.SIGINT, None)
+    assert codes == []
+    server.ending.handle_exit(signal.SIGINT, None)
+    assert codes == [130]
+    gate.set()
+    asking.join(60)
+    assert answers[0].status_code == 200
+
+
+def test_a_body_that_does_not_come_keeps_no_server_from_ending(tiny, serving, caplog):
+    server = serving(tiny(), grace_seconds=1000.0, request_seconds=1000.0)
     host, port = server.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port))) as connection:
-        # A request whose body does not come keeps the server from ending.
+    with socket.create_connection((host, int(port)), 60) as connection:
         connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
         assert server.http.get("/health").status_code == 200
-        codes = []
-        monkeypatch.setattr(listen, "leave", codes.append)
-        server.ending.handle_exit(signal.SIGINT, None)
-        assert codes == []
-        server.ending.handle_exit(signal.SIGINT, None)
-        assert codes == [130]
-        assert connection.recv(100).startswith(b"HTTP/1.1 408 ")
+        server.ending.handle_exit(signal.SIGTERM, None)
+        content = b""
+        while piece := connection.recv(2**16):
+            content += piece
+    assert content.startswith(b"HTTP/1.1 503 ")
+    assert b'"code":"shutting_down"' in content
+    assert not caplog.records

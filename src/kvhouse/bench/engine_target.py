@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Any
 
 from kvhouse.bench.target import Ask, Failed, Piece, Usage
 from kvhouse.engine import AsyncEngine, SamplingParams
@@ -22,11 +23,12 @@ class EngineTarget:
     """
 
     def __init__(self, engine: AsyncEngine, model: str) -> None:
-        self.about = {
+        self.about: dict[str, Any] = {
             "target": "engine",
             "model": model,
             "prompts": "ids",
             "end_of_sequence": "ignored",
+            "paths": engine.engine.paths.to_dict(),
         }
         self.vocab_size = engine.engine.spec.vocab_size
         self._engine = engine

@@ -12,6 +12,7 @@ from kvhouse.bench.http_answers import Answer, short, words_of_body
 from kvhouse.bench.target import Ask, Failed, Piece, Usage
 from kvhouse.bench.text_prompts import text_of
 from kvhouse.errors import KvhouseError
+from kvhouse.web.proxy import proxy_for
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient, Response
@@ -125,17 +126,10 @@ class HTTPTarget:
         """Find out the model's name and how the server wants to be asked.
 
         Raises:
-            KvhouseError: httpx2 is not installed, nobody answers, or the server takes no way of
-                asking.
+            KvhouseError: httpx2 is not installed, the environment names a proxy that is not known,
+                nobody answers, or the server takes no way of asking.
         """
-        httpx2 = require_httpx2()
-        key = server.api_key
-        client = httpx2.AsyncClient(
-            headers={"Authorization": f"Bearer {key}"} if key else {},
-            timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT),
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
-        )
-        async with client:
+        async with _client(server) as client:
             if server.model is None:
                 server = replace(server, model=await _first_model(client, server))
             yield await cls._probed(client, server)
@@ -222,6 +216,23 @@ def require_httpx2() -> Any:  # noqa: ANN401 - a module
     except ImportError:
         raise KvhouseError("to load a server needs httpx2: pip install 'kvhouse[load]'") from None
     return httpx2
+
+
+def _client(server: Server) -> AsyncClient:
+    """What asks a server, by the one rule for proxies."""
+    httpx2 = require_httpx2()
+    key, proxy = server.api_key, proxy_for(server.base)
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
+    # Of a client with a transport or a proxy of its own, the environment's proxies are left alone.
+    transport = None if proxy else httpx2.AsyncHTTPTransport(limits=limits)
+    client: AsyncClient = httpx2.AsyncClient(
+        headers={"Authorization": f"Bearer {key}"} if key else {},
+        timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT),
+        limits=limits,
+        proxy=proxy,
+        transport=transport,
+    )
+    return client
 
 
 def retry_after(header: str | None) -> float | None:

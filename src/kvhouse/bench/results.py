@@ -27,7 +27,8 @@ class LoadResult:
     """What a load came to. Times are in seconds and measured.
 
     Attributes:
-        about: What was asked, when and how: the target, the model, how prompts were given.
+        about: What was asked, when and how: the target, the model, how prompts were given, and
+            of an engine in this process which way the model was computed.
         mode: ``open`` or ``closed`` loop.
         concurrency: Senders of a closed loop; None for an open one.
         trace: The traffic.
@@ -58,7 +59,7 @@ class LoadResult:
         goodput: Requests that met the SLO; None where none was given.
     """
 
-    about: dict[str, str]
+    about: dict[str, Any]
     mode: str
     concurrency: int | None
     trace: str
@@ -86,14 +87,17 @@ class LoadResult:
     goodput: Goodput | None
 
     def to_dict(self) -> dict[str, Any]:
-        """The same keys, nested, as plain values; those of ``about`` stand beside them."""
+        """The same keys, nested, as plain values; those of ``about`` stand beside them.
+
+        Of a server nobody knows which way it computes the model: ``paths`` is None.
+        """
         values = asdict(self)
-        return {**values.pop("about"), "timing": "measured", **values}
+        return {"paths": None, **values.pop("about"), "timing": "measured", **values}
 
 
 def summarise(
     sent: Sent,
-    about: dict[str, str],
+    about: dict[str, Any],
     *,
     trace: str,
     requests: int,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Target(Protocol):
         vocab_size: Prompts are ids below it.
     """
 
-    about: dict[str, str]
+    about: dict[str, Any]
     vocab_size: int
 
     def ask(self, request: Ask) -> AsyncGenerator[Piece | Usage, None]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from kvhouse import devices
 from kvhouse.calibration.fit import fit
-from kvhouse.calibration.profile import Profile, fingerprint, processor, read_profile, versions
+from kvhouse.calibration.profile import Profile, read_profile
+from kvhouse.calibration.stamp import fingerprint, processor, versions
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
 from kvhouse.spec.cache import profile_cache
@@ -17,16 +18,23 @@ from kvhouse.spec.model import ModelSpec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvhouse.calibration.measure import Timed
+    from kvhouse.calibration.measure import Bench, Timed
+    from kvhouse.engine import EngineConfig
     from kvhouse.engine.load import LoadedModel
 
 
 def profile_of(
-    loaded: LoadedModel, layout: KVLayout, timed: Sequence[Timed], *, partial: bool
+    loaded: LoadedModel, bench: Bench, timed: Sequence[Timed], *, partial: bool
 ) -> Profile:
     """Fit rates to timed steps; the machine's memory and rates are measured for the file.
 
     The rates are fitted to typical times, and then hold what disturbs steps on average.
+
+    Args:
+        loaded: The model.
+        bench: Where its steps were timed.
+        timed: The steps.
+        partial: Whether that was ended early.
     """
     from kvhouse.calibration.measure import disturbance
 
@@ -34,7 +42,7 @@ def profile_of(
     disturbed = disturbance(timed)
     return Profile.of(
         loaded.spec,
-        layout,
+        bench.layout,
         loaded.dtype,
         devices.get(devices.LOCAL),
         loaded.threads,
@@ -42,27 +50,43 @@ def profile_of(
         residuals,
         disturbance=disturbed,
         partial=partial,
+        kv_rotation=bench.config.rotated,
+        fast_path=bench.config.fast_path,
+        paths=bench.paths,
     )
 
 
-def kept_at(spec: ModelSpec, layout: KVLayout, dtype: str) -> Path:
-    """Where the profile of this machine for a model and settings is kept."""
-    name = f"{fingerprint(spec)}-{dtype}-{layout.format.name}-{layout.block_size}.json"
+def kept_at(spec: ModelSpec, config: EngineConfig, dtype: str) -> Path:
+    """Where the profile of this machine for a model and an engine is kept."""
+    stored = f"{config.kv_format}-rotated" if config.rotated else config.kv_format
+    ways = "" if config.fast_path else "-no-fast-path"
+    name = f"{fingerprint(spec)}-{dtype}-{stored}-{config.block_size}{ways}.json"
     return profile_cache() / name
 
 
-def kept(loaded: LoadedModel, layout: KVLayout) -> tuple[Profile | None, str]:
+def kept(loaded: LoadedModel, config: EngineConfig) -> tuple[Profile | None, str]:
     """The profile that is kept for this machine, and why there is none where it is None."""
-    path = kept_at(loaded.spec, layout, loaded.dtype)
+    path = kept_at(loaded.spec, config, loaded.dtype)
     if not path.is_file():
         return None, "no profile of this model and these settings is kept"
     try:
         profile = read_profile(path)
-        profile.refuse_other(loaded.spec, layout, loaded.dtype)
+        refuse_other(profile, loaded, config)
     except KvhouseError as error:
         return None, f"the kept profile is of no use: {error}"
     reason = elsewhere(profile, loaded.threads)
     return (None, f"the kept profile is of {reason}") if reason else (profile, "")
+
+
+def refuse_other(profile: Profile, loaded: LoadedModel, config: EngineConfig) -> None:
+    """Refuse a profile of another model, or of an engine of other settings.
+
+    Raises:
+        KvhouseError: It is; the message says in what it differs.
+    """
+    layout = KVLayout.of(loaded.spec, config.kv_format, config.block_size, dtype=loaded.dtype)
+    profile.refuse_other(loaded.spec, layout, loaded.dtype)
+    profile.refuse_other_way(rotated=config.rotated, fast_path=config.fast_path)
 
 
 def elsewhere(profile: Profile, threads: int) -> str | None:

@@ -14,6 +14,7 @@ from kvhouse.core.step import StepPlan
 from kvhouse.costs.fitted import Parts, StepParts
 from kvhouse.engine.config import EngineConfig
 from kvhouse.engine.executor import TorchExecutor
+from kvhouse.engine.fast.paths import Paths
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.load import LoadedModel
 from kvhouse.engine.sampling_params import SamplingParams
@@ -83,6 +84,7 @@ class Bench:
 
     def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
         spec = loaded.spec
+        self.config = config
         self.limits = config.limits(spec)
         self.layout = KVLayout.of(spec, config.kv_format, config.block_size, dtype=loaded.dtype)
         length = min(self.limits.max_length, 1024)
@@ -95,11 +97,14 @@ class Bench:
         self._parts = Parts(spec, self.layout)
         kv = KVTensors(spec, self.layout, self.size, rotate=config.kv_rotation)
         self._fill(kv)
-        self._executor = TorchExecutor.on(
-            kv, loaded, kernel=config.kernel, fast_path=config.fast_path
-        )
+        self._executor = TorchExecutor.on(kv, loaded, config)
         ids = np.random.default_rng(0).integers(spec.vocab_size, size=self.limits.max_length)
         self._ids: list[int] = ids.tolist()
+
+    @property
+    def paths(self) -> Paths:
+        """Which way the model's blocks are computed."""
+        return self._executor.adapter.paths
 
     def _fill(self, kv: KVTensors) -> None:
         """Write to all of the pool: memory that nobody wrote to is read from one page of zeros."""

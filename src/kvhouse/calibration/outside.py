@@ -15,7 +15,8 @@ import numpy as np
 
 from kvhouse.bench.stored import StoredLoad
 from kvhouse.calibration.fit import Residuals, fit_columns
-from kvhouse.calibration.profile import MOST_TEXT, Profile
+from kvhouse.calibration.profile import Profile
+from kvhouse.calibration.profile_parts import MOST_TEXT
 from kvhouse.calibration.seen import LEAST_STEPS, Seen, Span
 from kvhouse.costs.fitted import Parts, StepRates
 from kvhouse.errors import KvhouseError

@@ -2,78 +2,34 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import platform
 from dataclasses import asdict
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from kvhouse.calibration.fit import Residuals
+from kvhouse.calibration.profile_parts import Count, Fit, Machine, Rates, Share, Strict, Text, Ways
+from kvhouse.calibration.stamp import fingerprint, processor, versions
 from kvhouse.costs.fitted import FittedSteps, StepRates
 from kvhouse.devices import Device
 from kvhouse.errors import KvhouseError
+from kvhouse.formats import is_rotated
 from kvhouse.layout import KVLayout
 from kvhouse.spec.fields import show, show_path
 from kvhouse.spec.json_file import read_json_object
 from kvhouse.spec.model import ModelSpec
 
-#: Packages whose versions may change how long steps take.
-_PACKAGES = ("kvhouse", "torch", "transformers", "numba", "numpy")
+if TYPE_CHECKING:
+    from kvhouse.engine.fast.paths import Paths
 
 #: Stands for bytes and rates of a machine that nobody has looked at.
 _UNKNOWN = 2**60
 
-_Seconds = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
-_Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-#: Characters of a text.
-MOST_TEXT = 400
-_Text = Annotated[str, Field(max_length=MOST_TEXT)]
-_Count = Annotated[int, Field(ge=1, le=2**50)]
 
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Machine(_Strict):
-    """Where it was measured: the processor, the threads, and memory as ``device local`` has it."""
-
-    processor: _Text
-    threads: _Count
-    memory_bytes: _Count
-    bandwidth: Annotated[float, Field(gt=0, le=1e20)]
-    flops: Annotated[float, Field(gt=0, le=1e20)]
-
-
-class Rates(_Strict):
-    """See ``costs.StepRates``."""
-
-    knots: Annotated[tuple[_Count, ...], Field(min_length=1, max_length=1000)]
-    knot_seconds: Annotated[tuple[_Seconds, ...], Field(max_length=1000)]
-    sampling: _Seconds
-    sample: _Seconds
-    row: _Seconds
-    decode_byte: _Seconds
-    chunk_byte: _Seconds
-    chunk_flop: _Seconds
-
-
-class Fit(_Strict):
-    """See ``fit.Residuals``."""
-
-    steps: _Count
-    mean: _Share
-    worst: _Share
-    cross_validated_mean: _Share
-    cross_validated_p90: _Share
-
-
-class Profile(_Strict):
+class Profile(Strict):
     """What a calibration found.
 
     Attributes:
@@ -84,6 +40,12 @@ class Profile(_Strict):
         dtype: What it computed in.
         kv_format: How keys and values were stored.
         block_size: Tokens of a block.
+        kv_rotation: Whether keys and values were rotated before they were rounded. None of a
+            server seen from outside, of which nobody knows, and of what a kvhouse wrote that kept
+            no record and rotated int4 only.
+        fast_path: Whether kvhouse's own code might compute the model. None likewise; without a
+            record it might.
+        paths: Which way each block was computed. None likewise, and then not known.
         machine: Where; None where it was a server, seen from outside.
         origin: What a profile from outside is fitted to; None for one of this machine's steps.
         versions: Of what computed.
@@ -95,17 +57,20 @@ class Profile(_Strict):
     """
 
     kind: Literal["kvhouse-profile-1"] = "kvhouse-profile-1"
-    made: _Text
-    model: _Text
+    made: Text
+    model: Text
     fingerprint: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
-    dtype: _Text
-    kv_format: _Text
-    block_size: _Count
+    dtype: Text
+    kv_format: Text
+    block_size: Count
+    kv_rotation: bool | None = None
+    fast_path: bool | None = None
+    paths: Ways | None = None
     machine: Machine | None
-    origin: _Text | None = None
+    origin: Text | None = None
     versions: dict[str, str]
     rates: Rates
-    disturbance: _Share
+    disturbance: Share
     residuals: Fit
     partial: bool = False
 
@@ -123,6 +88,9 @@ class Profile(_Strict):
         disturbance: float,
         partial: bool,
         origin: str | None = None,
+        kv_rotation: bool | None = None,
+        fast_path: bool | None = None,
+        paths: Paths | None = None,
     ) -> Profile:
         """The profile of rates that were just fitted.
 
@@ -137,6 +105,9 @@ class Profile(_Strict):
             disturbance: What of them stands for what else the machine does.
             partial: Whether the calibration was ended early.
             origin: What it was fitted to, if that was seen from outside.
+            kv_rotation: Whether keys and values were rotated, where that is known.
+            fast_path: Whether kvhouse's own code might compute the model, likewise.
+            paths: Which way its blocks were computed, likewise.
         """
         machine = (
             None
@@ -156,6 +127,9 @@ class Profile(_Strict):
             dtype=dtype,
             kv_format=layout.format.name,
             block_size=layout.block_size,
+            kv_rotation=kv_rotation,
+            fast_path=fast_path,
+            paths=None if paths is None else Ways.of(paths),
             machine=machine,
             origin=origin,
             versions=versions(),
@@ -223,6 +197,40 @@ class Profile(_Strict):
                     f"the profile is of {name} {show(own)}, not {asked}: calibrate with that"
                 )
 
+    def refuse_other_way(self, *, rotated: bool, fast_path: bool) -> None:
+        """Refuse a profile of an engine that was asked to compute in another way.
+
+        Args:
+            rotated: Whether keys and values are rotated.
+            fast_path: Whether kvhouse's own code may compute the model.
+
+        Raises:
+            KvhouseError: It is; the message says in what it differs.
+        """
+        if self.machine is None:
+            return
+        if is_rotated(self.kv_format, self.kv_rotation) != rotated:
+            raise KvhouseError(
+                f"the profile is of keys and values that were {'not ' if rotated else ''}rotated: "
+                f"calibrate with --{'' if rotated else 'no-'}kv-rotation"
+            )
+        if (self.fast_path is not False) != fast_path:
+            raise KvhouseError(
+                f"the profile was made {'without' if fast_path else 'with'} the fast path: "
+                f"calibrate with --{'' if fast_path else 'no-'}fast-path"
+            )
+
+    def otherwise(self, paths: Paths) -> str | None:
+        """What of a run was computed in another way than the profile's steps; None for nothing."""
+        if self.machine is None:
+            return None
+        if self.paths is None:
+            return "does not say which way the model was computed: an older kvhouse made it"
+        ran = Ways.of(paths)
+        if (self.paths.fast, self.paths.compiled) == (ran.fast, ran.compiled):
+            return None
+        return f"is of a model that was computed {self.paths.words}, and this run {ran.words}"
+
     def steps(self, spec: ModelSpec, layout: KVLayout) -> FittedSteps:
         """How long steps take.
 
@@ -236,6 +244,10 @@ class Profile(_Strict):
         """What figures that stand on it say of it."""
         return {
             "model": self.model,
+            "dtype": self.dtype,
+            "kv_format": self.kv_format,
+            "kv_rotation": self.kv_rotation,
+            "paths": self.paths and self.paths.model_dump(),
             "processor": self.machine and self.machine.processor,
             "threads": self.machine and self.machine.threads,
             "origin": self.origin,
@@ -264,30 +276,3 @@ def read_profile(path: str | Path) -> Profile:
         raise KvhouseError(
             f"{show_path(path)}: is no profile of kvhouse: {place}: {problem['msg'].lower()}"
         ) from None
-
-
-def fingerprint(spec: ModelSpec) -> str:
-    """A short name for what decides a step's work, whatever the model is called."""
-    work = (spec.layers, spec.hidden_size, spec.vocab_size, spec.parameters)
-    return hashlib.sha256(repr(work).encode()).hexdigest()[:16]
-
-
-def processor() -> str:
-    """What this machine calls its processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, "") or platform.processor() or platform.machine()
-
-
-def versions() -> dict[str, str]:
-    """What computes here, and in which version."""
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found

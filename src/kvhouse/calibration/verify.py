@@ -21,6 +21,8 @@ from kvhouse.replayer.scenario import Scenario
 from kvhouse.replayer.stop import Stop
 
 if TYPE_CHECKING:
+    from kvhouse.engine import EngineConfig
+    from kvhouse.engine.fast.paths import Paths
     from kvhouse.engine.load import LoadedModel
 
 
@@ -110,6 +112,7 @@ class Verification:
         exactness: Level 1.
         steps: How far single steps are off.
         record: The run's steps.
+        paths: Which way the run's model was computed.
     """
 
     predicted: ReplayResult
@@ -117,6 +120,7 @@ class Verification:
     exactness: Exactness
     steps: StepErrors
     record: Record
+    paths: Paths
 
     @property
     def figures(self) -> tuple[Figure, ...]:
@@ -137,6 +141,7 @@ class Verification:
             "steps": asdict(self.steps),
             "predicted": self.predicted.to_dict(),
             "measured": self.measured.to_dict(),
+            "paths": self.paths.to_dict(),
         }
 
 
@@ -150,6 +155,7 @@ def verify(
     loaded: LoadedModel,
     scenario: Scenario,
     times: FittedSteps,
+    config: EngineConfig,
     *,
     seed: int = 0,
     on_ended: Callable[[RequestRecord], None] | None = None,
@@ -162,6 +168,7 @@ def verify(
         loaded: The model.
         scenario: The traffic, the pool and the limits.
         times: The profile's step times.
+        config: How the model is computed; see ``engine.traced.run_trace``.
         seed: Decides the prompts.
         on_ended: Called for each request that the run finished.
         recorder: Gathers a picture of the run.
@@ -177,6 +184,7 @@ def verify(
     run = run_trace(
         loaded,
         scenario,
+        config,
         seed=seed,
         on_ended=on_ended,
         watch=lambda executor: Recording(executor, record),
@@ -195,6 +203,7 @@ def verify(
         hold(scenario, run.result, record),
         StepErrors.of(times, record),
         record,
+        run.paths,
     )
 
 

@@ -12,14 +12,9 @@ from kvhouse.errors import KvhouseError
 from kvhouse.units import bytes_text
 
 if TYPE_CHECKING:
+    from kvhouse.bench.row import Batch
     from kvhouse.engine import Completion, Engine, EngineConfig, SamplingParams, Token
     from kvhouse.engine.load import LoadedModel
-
-#: How keys and values are stored by default: as the model computes them.
-FORMAT_OF = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-
-#: The pool when none is given: enough for a few conversations on any machine.
-DEFAULT_KV_MEMORY = "1GiB"
 
 
 @dataclass(slots=True)
@@ -65,11 +60,6 @@ class Usage:
         return " · ".join(parts)
 
 
-def format_of(kv_format: str | None, dtype: str) -> str:
-    """The KV format that is asked for, or that of the model's dtype."""
-    return kv_format or FORMAT_OF.get(dtype, dtype)
-
-
 def require(model: str, max_new_tokens: int = 1) -> None:
     """Answer a wrong name or length before torch is imported, which takes longer.
 
@@ -96,17 +86,41 @@ def load(model: str, dtype: str) -> LoadedModel:
         return load_model(model, dtype)
 
 
-def prepare(model: str, config: EngineConfig, dtype: str, *, share: bool) -> EngineConfig:
-    """The config, with a prefix cache if wanted and possible; refuses before weights are read.
+def prepare(
+    model: str,
+    config: EngineConfig,
+    dtype: str,
+    *,
+    share: bool = False,
+    batch: Batch | None = None,
+) -> EngineConfig:
+    """Refuse what the engine cannot do, or this machine has no room for, before weights are read.
+
+    Args:
+        model: The model.
+        config: What is asked for.
+        dtype: What its weights are widened or narrowed to and computed in.
+        share: Whether a prefix cache is wanted where it is possible.
+        batch: What the pool is to hold, in place of as much as was asked for.
+
+    Returns:
+        The config, with all that.
 
     Raises:
-        KvhouseError: The model is not there, or the engine cannot do this.
+        KvhouseError: The model is not there, or one of those is so.
     """
     from kvhouse.engine.load import describe_model, refuse_unknown_dtype
+    from kvhouse.engine.room import SMALLER_POOL, require_room
+    from kvhouse.layout import KVLayout
 
     refuse_unknown_dtype(dtype)
-    described = describe_model(model)
+    described, advice = describe_model(model), SMALLER_POOL
     config.refuse_impossible(described)
+    if batch is not None:
+        layout = KVLayout.of(described, config.kv_format, config.block_size, dtype=dtype)
+        config, advice = batch.config(config, layout), "time fewer or shorter requests"
+    host = config.tiering.host_memory or 0
+    require_room(described, config.kv_memory, dtype, advice, host)
     return config.sharing(described) if share else config
 
 

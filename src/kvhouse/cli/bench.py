@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from kvhouse.cli import answering, bench_options, benching, engine_options, options
+from kvhouse.cli.bench_options import BenchOptions
+from kvhouse.cli.groups import given, grouped
 from kvhouse.cli.output import require_apart
-from kvhouse.cli.replayed import reading, slo_of
 from kvhouse.cli.serve import keys_named
+from kvhouse.cli.trace_options import TraceOptions
 from kvhouse.errors import KvhouseError
-from kvhouse.units import parse_bytes, parse_seconds
+from kvhouse.units import parse_seconds
+
+if TYPE_CHECKING:
+    from kvhouse.bench.row import Batch
 
 _TOKENS = 128
 _REPEATS = 3
@@ -17,8 +23,10 @@ _REQUESTS = 100
 _REQUESTS_PER_SENDER = 4
 
 
+@grouped
 def bench_command(
     target: bench_options.Target,
+    *,
     concurrency: bench_options.Concurrency = None,
     prompt: bench_options.Prompt = None,
     generate: bench_options.Generate = None,
@@ -26,32 +34,14 @@ def bench_command(
     trace: bench_options.Trace = None,
     rate: bench_options.Rate = None,
     requests: bench_options.Requests = None,
-    limit: options.Limit = None,
-    scale_lengths: options.ScaleLengths = 1.0,
-    scale_rate: options.ScaleRate = 1.0,
-    start: options.Start = 0.0,
-    duration: options.Duration = None,
-    sample: options.Sample = 1.0,
-    sample_seed: options.SampleSeed = 0,
-    cut: options.Cut = None,
-    slo_ttft: options.SloTtft = None,
-    slo_tpot: options.SloTpot = None,
-    slo_latency: options.SloLatency = None,
+    taken: TraceOptions,
+    objective: options.SloOptions,
     timeout: bench_options.Timeout = "10min",
     api_key: bench_options.ApiKey = None,
     served_model: bench_options.ServedModel = None,
     vocab_size: bench_options.VocabSize = None,
-    kv_format: engine_options.EngineFormat = None,
-    kv_rotation: engine_options.Rotation = None,
-    fast_path: engine_options.FastPath = True,
     dtype: engine_options.Dtype = "float32",
-    policy: options.Policy = "paged",
-    kv_memory: bench_options.KvMemory = None,
-    max_length: options.MaxLength = None,
-    block_size: options.BlockSize = 16,
-    token_budget: options.TokenBudget = 2048,
-    max_running: options.MaxRunning = 256,
-    prefix_cache: options.PrefixCache = False,
+    asked: BenchOptions,
     seed: bench_options.Seed = 0,
     out: bench_options.Out = None,
     as_json: options.AsJson = False,
@@ -71,35 +61,22 @@ def bench_command(
     """
     at_server = target.partition("://")[0].lower() in ("http", "https")
     as_load = at_server or trace is not None or rate is not None or requests is not None
-    taken = (limit, scale_lengths, cut, scale_rate, start, duration, sample, sample_seed)
-    if trace is None and taken != (None, 1.0, None, 1.0, 0.0, None, 1.0, 0):
+    if trace is None and given(taken):
         raise KvhouseError("--limit, --scale-lengths and all that choose from a trace need --trace")
-    slo = slo_of(slo_ttft, slo_tpot, slo_latency)
-    pool = {
-        "--kv-memory": kv_memory is not None,
-        "--max-length": max_length is not None,
-        "--max-running": max_running != 256,
-        "--prefix-cache": prefix_cache,
-    }
-    engine = {
-        "--kv-format": kv_format is not None,
-        "--kv-rotation": kv_rotation is not None,
-        "--no-fast-path": not fast_path,
-        "--dtype": dtype != "float32",
-        "--policy": policy != "paged",
-        "--block-size": block_size != 16,
-        "--token-budget": token_budget != 2048,
-    }
+    slo = objective.slo()
     if at_server:
-        _refuse(engine | pool, "is for a model in this process; a server has its own")
+        own = [*given(asked), *(["--dtype"] if dtype != "float32" else [])]
+        _refuse(own, "is for a model in this process; a server has its own")
     else:
-        named = {"--served-model": served_model is not None}
-        _refuse(named | {"--vocab-size": vocab_size is not None}, "goes with a server's address")
+        named = {"--served-model": served_model, "--vocab-size": vocab_size}
+        _refuse(_there(named), "goes with a server's address")
     if as_load:
-        _refuse({"--repeats": repeats is not None}, "goes with a batch; a load is sent once")
+        _refuse(_there({"--repeats": repeats}), "goes with a batch; a load is sent once")
     else:
-        slos = {"--slo-ttft, --slo-tpot or --slo-latency": slo is not None}
-        _refuse(pool | slos, "goes with a load: add --trace, --rate or --requests")
+        of_a_load = [name for name in given(asked) if name in bench_options.OF_A_LOAD]
+        _refuse(
+            [*of_a_load, *given(objective)], "goes with a load: add --trace, --rate or --requests"
+        )
     outs = _outs(out, (trace, target), as_load=as_load, as_json=as_json)
     lengths = (_TOKENS if prompt is None else prompt, _TOKENS if generate is None else generate)
     if at_server:
@@ -111,53 +88,19 @@ def bench_command(
         server = Server(target, served_model, key, vocab)
     else:
         answering.require(target)
-        from kvhouse.engine import EngineConfig
-
-        config = answering.prepare(
-            target,
-            EngineConfig(
-                kv_memory=parse_bytes(kv_memory or answering.DEFAULT_KV_MEMORY),
-                kv_format=answering.format_of(kv_format, dtype),
-                kv_rotation=kv_rotation,
-                fast_path=fast_path,
-                policy=policy,
-                block_size=block_size,
-                max_length=max_length,
-                token_budget=token_budget,
-                max_running=max_running,
-                prefix_cache=prefix_cache,
-            ),
-            dtype,
-            share=False,
-        )
-    if not as_load:
-        from kvhouse.bench.row import Batch
-
-        batch = Batch(1 if concurrency is None else concurrency, *lengths)
-        times = _REPEATS if repeats is None else repeats
-        benching.time_batch(target, config, dtype, batch, times, seed, outs)
-        return
+        batch = None if as_load else _batch(concurrency, lengths)
+        config = answering.prepare(target, asked.config(dtype), dtype, batch=batch)
+        if batch is not None:
+            times = _REPEATS if repeats is None else repeats
+            benching.time_batch(target, config, dtype, batch, times, seed, outs)
+            return
     if trace is None:
         source = _generated(rate, requests, concurrency, lengths, seed)
     else:
         made = {"--rate": rate, "--requests": requests, "--prompt": prompt, "--generate": generate}
-        _refuse({name: value is not None for name, value in made.items()}, "has no say in a trace")
+        _refuse(_there(made), "has no say in a trace")
         source = trace
-    from kvhouse.replayer import read_trace
-
-    with reading(source, limit, as_json=as_json) as on_read:
-        traffic = read_trace(
-            source,
-            limit=limit,
-            scale_lengths=scale_lengths,
-            max_length=cut,
-            scale_rate=scale_rate,
-            start=start,
-            duration=duration,
-            sample=sample,
-            seed=sample_seed,
-            on_read=on_read,
-        )
+    traffic = taken.read(source, as_json=as_json)
     load = benching.Load(traffic, concurrency, parse_seconds(timeout), seed, slo, outs)
     if at_server:
         load.at(server)
@@ -165,15 +108,26 @@ def bench_command(
         load.here(target, config, dtype)
 
 
-def _refuse(given: Mapping[str, bool], why: str) -> None:
-    """Refuse options that would do nothing.
+def _batch(concurrency: int | None, lengths: tuple[int, int]) -> Batch:
+    """What is timed."""
+    from kvhouse.bench.row import Batch
+
+    return Batch(1 if concurrency is None else concurrency, *lengths)
+
+
+def _refuse(names: Iterable[str], why: str) -> None:
+    """Refuse options that are given and would do nothing.
 
     Raises:
-        KvhouseError: One of them is given.
+        KvhouseError: There is one.
     """
-    for option, there in given.items():
-        if there:
-            raise KvhouseError(f"{option} {why}")
+    for option in names:
+        raise KvhouseError(f"{option} {why}")
+
+
+def _there(values: Mapping[str, object]) -> list[str]:
+    """The options that are given."""
+    return [name for name, value in values.items() if value is not None]
 
 
 def _outs(

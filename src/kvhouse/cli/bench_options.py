@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
+
+from kvhouse.cli.engine_options import DEFAULT_KV_MEMORY, TieredOptions
 
 Target = Annotated[
     str,
@@ -82,9 +85,30 @@ Out = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option(help="Makes prompts and generated traffic repeatable.")]
-KvMemory = Annotated[
-    str | None,
-    typer.Option(
-        "--kv-memory", metavar="SIZE", help="With a load: memory for keys and values, 1GiB."
-    ),
-]
+
+
+@dataclass(frozen=True, slots=True)
+class BenchOptions(TieredOptions):
+    """The engine in this process."""
+
+    kv_memory: Annotated[
+        str,
+        typer.Option(
+            "--kv-memory", metavar="SIZE", help="With a load: memory for keys and values."
+        ),
+    ] = DEFAULT_KV_MEMORY
+
+
+#: Those that a batch, whose pool holds exactly itself, has no use for.
+OF_A_LOAD = frozenset(
+    {
+        "--kv-memory",
+        "--max-length",
+        "--max-running",
+        "--watermark",
+        "--prefix-cache",
+        "--host-memory",
+        "--nvme-memory",
+        "--tier-directory",
+    }
+)

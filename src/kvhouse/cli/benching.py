@@ -120,6 +120,8 @@ class Load:
         from kvhouse.engine import AsyncEngine, Engine
 
         engine = Engine(answering.load(model, dtype), config)
+        if not self.outs.as_json:
+            answering.say(f"kvhouse: {engine.paths.line()}")
 
         async def run(stop: Stop, on_ended: Callable[[object], None]) -> tuple[Sent, Target]:
             async with AsyncEngine(engine) as serving:

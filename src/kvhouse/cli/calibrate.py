@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvhouse.cli import answering, engine_options, options
+from kvhouse.cli.engine_options import StepOptions
+from kvhouse.cli.groups import given, grouped
 from kvhouse.cli.output import print_json, require_apart, warn, whole_file
 from kvhouse.cli.progress import INTERRUPTED
 from kvhouse.errors import KvhouseError
-from kvhouse.units import parse_bytes
 
 if TYPE_CHECKING:
     from kvhouse.calibration.profile import Profile
 
 #: Seconds that a calibration may be given.
 LEAST_SECONDS, MOST_SECONDS = 5.0, 3600.0
+#: What says how a server runs that is seen from outside.
+_OF_A_SERVER = ("--kv-format", "--block-size", "--token-budget")
 
 
+@dataclass(frozen=True, slots=True)
+class CalibrateOptions(StepOptions):
+    """Steps are timed in a larger pool."""
+
+    kv_memory: engine_options.EngineMemory = "2GiB"
+
+
+@grouped
 def calibrate_command(
     model: engine_options.RunModel,
+    *,
     out: Annotated[
         str | None,
         typer.Option(
@@ -42,7 +55,6 @@ def calibrate_command(
     seconds: Annotated[
         float, typer.Option(metavar="SECONDS", help="How long steps are timed at most.")
     ] = 110.0,
-    kv_memory: engine_options.EngineMemory = "2GiB",
     dtype: Annotated[
         str | None,
         typer.Option(
@@ -50,11 +62,7 @@ def calibrate_command(
             "server seen from outside bfloat16 is assumed.",
         ),
     ] = None,
-    kv_format: engine_options.EngineFormat = None,
-    max_length: options.MaxLength = None,
-    block_size: options.BlockSize = 16,
-    token_budget: options.TokenBudget = 2048,
-    max_running: options.MaxRunning = 256,
+    asked: CalibrateOptions,
     as_json: options.AsJson = False,
 ) -> None:
     """Measure how long the engine's steps take on this machine, and fit a cost model to them.
@@ -70,10 +78,19 @@ def calibrate_command(
     Example: kvhouse calibrate llama-3.1-8b --from-bench idle.json --from-bench busy.json
     """
     if from_bench:
+        for option in given(asked):
+            if option not in _OF_A_SERVER:
+                raise KvhouseError(f"{option} is for steps that are timed here: not --from-bench")
         from kvhouse.cli.from_bench import calibrate_from_bench
 
         profile = calibrate_from_bench(
-            model, from_bench, out, dtype or "bfloat16", kv_format, block_size, token_budget
+            model,
+            from_bench,
+            out,
+            dtype or "bfloat16",
+            asked.kv_format,
+            asked.block_size,
+            asked.token_budget,
         )
         _say(profile, out, as_json=as_json)
         return
@@ -87,22 +104,8 @@ def calibrate_command(
 
     from kvhouse.calibration.calibrate import keep, kept_at
     from kvhouse.cli.calibrating import calibrated
-    from kvhouse.engine import EngineConfig
-    from kvhouse.layout import KVLayout
 
-    config = answering.prepare(
-        model,
-        EngineConfig(
-            kv_memory=parse_bytes(kv_memory),
-            kv_format=answering.format_of(kv_format, dtype),
-            block_size=block_size,
-            max_length=max_length,
-            token_budget=token_budget,
-            max_running=max_running,
-        ),
-        dtype,
-        share=False,
-    )
+    config = answering.prepare(model, asked.config(dtype), dtype)
     from kvhouse.replayer import Stop
 
     stop = Stop()
@@ -114,8 +117,7 @@ def calibrate_command(
             write(profile.encode())
     where = out
     if out is None and not profile.partial:
-        layout = KVLayout.of(loaded.spec, config.kv_format, block_size, dtype=loaded.dtype)
-        path = kept_at(loaded.spec, layout, loaded.dtype)
+        path = kept_at(loaded.spec, config, loaded.dtype)
         keep(profile, path)
         where = str(path)
     _say(profile, None if profile.partial else where, as_json=as_json)

@@ -36,4 +36,4 @@ def calibrated(
         progress("calibrate", total, unit="steps", as_json=as_json) as on_step,
     ):
         timed = bench.measure(rounds=ROUNDS, budget=seconds, on_step=on_step, stop=stop)
-    return profile_of(loaded, bench.layout, timed, partial=stop.cut_short)
+    return profile_of(loaded, bench, timed, partial=stop.cut_short)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvhouse.cli import answering, engine_options, options
+from kvhouse.cli import answering, engine_options
+from kvhouse.cli.engine_options import EngineOptions
+from kvhouse.cli.groups import grouped
+from kvhouse.cli.sampling_options import MaxNewTokens, SamplingOptions, Temperature, TopP
 from kvhouse.errors import RequestRejected
-from kvhouse.units import parse_bytes
 
 if TYPE_CHECKING:
     from kvhouse.engine import Engine, SamplingParams, Token
@@ -17,27 +20,28 @@ if TYPE_CHECKING:
 _HELP = "Ctrl-C stops an answer, Ctrl-D ends, /clear begins anew."
 
 
+@dataclass(frozen=True, slots=True)
+class ChatOptions(SamplingOptions):
+    """Longer answers, and livelier ones."""
+
+    max_new_tokens: MaxNewTokens = 512
+    temperature: Temperature = 0.7
+    top_p: TopP = 0.95
+
+
+@grouped
 def chat_command(
     model: engine_options.RunModel,
+    *,
     system: Annotated[
         str | None, typer.Option(metavar="TEXT", help="What the model is told before all else.")
     ] = None,
-    max_new_tokens: engine_options.MaxNewTokens = 512,
-    temperature: engine_options.Temperature = 0.7,
-    top_k: engine_options.TopK = 0,
-    top_p: engine_options.TopP = 0.95,
-    min_p: engine_options.MinP = 0.0,
-    repetition_penalty: engine_options.RepetitionPenalty = 1.0,
+    choosing: ChatOptions,
     seed: Annotated[
         int | None, typer.Option(help="Makes sampling repeatable. By default a fresh one.")
     ] = None,
-    kv_memory: engine_options.EngineMemory = answering.DEFAULT_KV_MEMORY,
     dtype: engine_options.Dtype = "float32",
-    kv_format: engine_options.EngineFormat = None,
-    kv_rotation: engine_options.Rotation = None,
-    max_length: options.MaxLength = None,
-    block_size: options.BlockSize = 16,
-    fast_path: engine_options.FastPath = True,
+    asked: EngineOptions,
 ) -> None:
     """Talk to a model in the terminal, on this machine's CPU.
 
@@ -45,35 +49,16 @@ def chat_command(
 
     Example: kvhouse chat smollm2
     """
-    answering.require(model, max_new_tokens)
+    answering.require(model, choosing.max_new_tokens)
 
-    from kvhouse.engine import Engine, EngineConfig, SamplingParams
+    from kvhouse.engine import Engine
 
-    sampling = SamplingParams(
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        seed=seed,
-    )
-    config = answering.prepare(
-        model,
-        EngineConfig(
-            kv_memory=parse_bytes(kv_memory),
-            kv_format=answering.format_of(kv_format, dtype),
-            kv_rotation=kv_rotation,
-            max_length=max_length,
-            block_size=block_size,
-            fast_path=fast_path,
-        ),
-        dtype,
-        share=True,
-    )
+    sampling = choosing.params(seed=seed)
+    config = answering.prepare(model, asked.config(dtype), dtype, share=True)
     engine = Engine(answering.load(model, dtype), config)
     turns = [] if system is None else [{"role": "system", "content": system}]
     engine.chat_prompt([*turns, {"role": "user", "content": "?"}])  # a template is there
-    Conversation(engine, turns, max_new_tokens, sampling).run()
+    Conversation(engine, turns, choosing.max_new_tokens, sampling).run()
 
 
 class Conversation:

@@ -1,11 +1,28 @@
-"""Options of the commands that answer with a real model."""
+"""Options of the commands that run a real model, and the engine that they ask for.
+
+Each group has the options of the one before it and some more, so that a command offers what makes
+sense for it, and an `EngineConfig` is spelled out here alone.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from kvhouse.cli import options, tier_options
+from kvhouse.units import parse_bytes
+
+if TYPE_CHECKING:
+    from kvhouse.engine import EngineConfig
+
+#: The pool when none is given: enough for a few conversations on any machine.
+DEFAULT_KV_MEMORY = "1GiB"
+
+#: How keys and values are stored by default: as the model computes them.
+FORMAT_OF = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 RunModel = Annotated[
     str,
@@ -13,36 +30,6 @@ RunModel = Annotated[
         help="smollm2 or gemma-3-270m, whose weights come with packages; a directory with "
         "safetensors; a GGUF file; or org/name of the Hugging Face Hub, which is downloaded once."
     ),
-]
-MaxNewTokens = Annotated[
-    int, typer.Option("--max-new-tokens", metavar="TOKENS", help="Longest answer.")
-]
-Temperature = Annotated[
-    float, typer.Option(help="0 takes the most likely token; higher is more varied.")
-]
-TopK = Annotated[
-    int,
-    typer.Option("--top-k", metavar="N", help="Choose among the N likeliest tokens; 0 for all."),
-]
-TopP = Annotated[
-    float,
-    typer.Option(
-        "--top-p", metavar="SHARE", help="Choose among the likeliest that reach this probability."
-    ),
-]
-MinP = Annotated[
-    float,
-    typer.Option(
-        "--min-p", metavar="SHARE", help="Leave out what is less likely than this share of the top."
-    ),
-]
-RepetitionPenalty = Annotated[
-    float,
-    typer.Option("--repetition-penalty", help="Above 1: what was said becomes less likely."),
-]
-Stop = Annotated[
-    list[str] | None,
-    typer.Option("--stop", metavar="TEXT", help="End the answer before this text; repeatable."),
 ]
 EngineMemory = Annotated[
     str, typer.Option("--kv-memory", metavar="SIZE", help="Memory for keys and values: 512MiB.")
@@ -84,3 +71,98 @@ TierDirectory = Annotated[
         "temporary files, which may lie in memory.",
     ),
 ]
+SharePrefixes = Annotated[
+    bool,
+    typer.Option(
+        "--prefix-cache/--no-prefix-cache",
+        help="Share the blocks of equal prefixes, where policy and model allow it.",
+    ),
+]
+
+
+def format_of(kv_format: str | None, dtype: str) -> str:
+    """The KV format that is asked for, or that of the model's dtype."""
+    return kv_format or FORMAT_OF.get(dtype, dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How keys and values are kept, and how the model is computed: of ``chat``."""
+
+    kv_memory: EngineMemory = DEFAULT_KV_MEMORY
+    kv_format: EngineFormat = None
+    kv_rotation: Rotation = None
+    fast_path: FastPath = True
+    max_length: options.MaxLength = None
+    block_size: options.BlockSize = 16
+
+    def config(self, dtype: str) -> EngineConfig:
+        """The engine that is asked for, of a model that is computed in ``dtype``.
+
+        Raises:
+            KvhouseError: A size is none.
+        """
+        from kvhouse.engine import EngineConfig
+
+        return EngineConfig(
+            kv_memory=parse_bytes(self.kv_memory),
+            kv_format=format_of(self.kv_format, dtype),
+            kv_rotation=self.kv_rotation,
+            fast_path=self.fast_path,
+            max_length=self.max_length,
+            block_size=self.block_size,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StepOptions(EngineOptions):
+    """And how large its steps may be: of ``calibrate``."""
+
+    token_budget: options.TokenBudget = 2048
+    max_running: options.MaxRunning = 256
+
+    def config(self, dtype: str) -> EngineConfig:
+        """See ``EngineOptions.config``."""
+        return replace(
+            EngineOptions.config(self, dtype),
+            token_budget=self.token_budget,
+            max_running=self.max_running,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PoolOptions(StepOptions):
+    """And how the pool is handed out: of ``verify``."""
+
+    policy: options.Policy = "paged"
+    watermark: options.Watermark = 0.05
+    prefix_cache: options.PrefixCache = False
+
+    def config(self, dtype: str) -> EngineConfig:
+        """See ``EngineOptions.config``."""
+        return replace(
+            StepOptions.config(self, dtype),
+            policy=self.policy,
+            watermark=self.watermark,
+            prefix_cache=self.prefix_cache,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TieredOptions(PoolOptions):
+    """And what lies below the pool: of ``run``, ``bench`` and ``serve``."""
+
+    host_memory: tier_options.HostMemory = None
+    nvme_memory: tier_options.NvmeMemory = None
+    tier_directory: TierDirectory = None
+
+    def config(self, dtype: str) -> EngineConfig:
+        """See ``EngineOptions.config``."""
+        from kvhouse.replayer.tiering import Tiering
+
+        host, nvme = options.size(self.host_memory), options.size(self.nvme_memory)
+        return replace(
+            PoolOptions.config(self, dtype),
+            tiering=Tiering(host, nvme_memory=nvme),
+            tier_directory=self.tier_directory,
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kvhouse.cli import answering
+from kvhouse.cli import engine_options
 from kvhouse.cli.output import require_apart, warn, whole_file
 from kvhouse.errors import KvhouseError
 
@@ -40,8 +40,8 @@ def calibrate_from_bench(
         KvhouseError: A file is none of a bench, they are of several servers, or what they saw
             does not tell the parts of a step apart.
     """
-    if dtype not in answering.FORMAT_OF:
-        raise KvhouseError(f"--dtype {dtype}: choose {', '.join(answering.FORMAT_OF)}")
+    if dtype not in engine_options.FORMAT_OF:
+        raise KvhouseError(f"--dtype {dtype}: choose {', '.join(engine_options.FORMAT_OF)}")
     if token_budget < 1:
         raise KvhouseError(f"--token-budget {token_budget}: give at least 1")
     require_apart({"--out": out}, (model, *files))
@@ -52,7 +52,7 @@ def calibrate_from_bench(
     from kvhouse.layout import KVLayout
 
     described = spec.load(model)
-    layout = KVLayout.of(described, answering.format_of(kv_format, dtype), block_size)
+    layout = KVLayout.of(described, engine_options.format_of(kv_format, dtype), block_size)
     loads = [read_load(file) for file in files]
     with whole_file(out, "profile") as write:
         profile = profile_from(loads, described, layout, dtype, token_budget)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvhouse.errors import KvhouseError
 from kvhouse.units import parse_bytes, parse_rate, parse_seconds
+
+if TYPE_CHECKING:
+    from kvhouse.replayer import SLO
 
 Model = Annotated[
     str,
@@ -76,21 +80,6 @@ Policies = Annotated[
         "true length. Several are compared.",
     ),
 ]
-Fit = Annotated[
-    str,
-    typer.Option(
-        help="How contiguous policies look for a run: first or best that is long enough, or "
-        "buddy, which rounds to a power of two of blocks."
-    ),
-]
-KvBlocks = Annotated[
-    int | None,
-    typer.Option(
-        "--kv-blocks",
-        metavar="N",
-        help="Blocks of the pool, as an engine's log names them; goes before --kv-memory.",
-    ),
-]
 FromLog = Annotated[
     str | None,
     typer.Option(
@@ -112,33 +101,6 @@ Tp = Annotated[
     typer.Option(
         "--tp", metavar="N", help="Devices sharing every layer; bytes are those of one of them."
     ),
-]
-Replica = Annotated[
-    str,
-    typer.Option(
-        metavar="K/N",
-        help="Take every N-th request from the K-th on: what one of N replicas gets from a router "
-        "that deals them out one after the other.",
-    ),
-]
-Order = Annotated[
-    str, typer.Option(help="Who goes first: fcfs, priority (lower first) or shortest.")
-]
-PrefillFirst = Annotated[
-    bool,
-    typer.Option("--prefill-first", help="Let decoding wait while any prompt is to be computed."),
-]
-SloTtft = Annotated[
-    str | None,
-    typer.Option("--slo-ttft", metavar="TIME", help="SLO: time to first token, such as 1s."),
-]
-SloTpot = Annotated[
-    str | None,
-    typer.Option("--slo-tpot", metavar="TIME", help="SLO: time per output token, such as 50ms."),
-]
-SloLatency = Annotated[
-    str | None,
-    typer.Option("--slo-latency", metavar="TIME", help="SLO: arrival to last token."),
 ]
 SloShare = Annotated[
     float,
@@ -167,31 +129,6 @@ Events = Annotated[
         metavar="FILE",
         help="Write everything that happens to a request as a line of JSON.",
     ),
-]
-Limit = Annotated[
-    int | None, typer.Option(metavar="N", help="Take only the first N requests of the trace.")
-]
-ScaleLengths = Annotated[
-    float, typer.Option("--scale-lengths", help="Multiply every prompt and output length.")
-]
-ScaleRate = Annotated[
-    float, typer.Option("--scale-rate", help="Let requests arrive so many times as fast.")
-]
-Start = Annotated[
-    float, typer.Option(metavar="SECONDS", help="Leave out so much of the trace's beginning.")
-]
-Duration = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="Take only so much of the trace's time.")
-]
-Sample = Annotated[
-    float, typer.Option(metavar="SHARE", help="Take each request with this probability.")
-]
-SampleSeed = Annotated[
-    int, typer.Option("--sample-seed", help="Decides which requests --sample takes.")
-]
-Cut = Annotated[
-    int | None,
-    typer.Option(metavar="TOKENS", help="Cut longer requests to this length, prompt first."),
 ]
 Trace = Annotated[
     str,
@@ -241,6 +178,37 @@ Svg = Annotated[
 ]
 Lang = Annotated[str, typer.Option("--lang", help="Language of the page and the images: en or zh.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys instead.")]
+
+
+@dataclass(frozen=True, slots=True)
+class SloOptions:
+    """What requests should meet."""
+
+    slo_ttft: Annotated[
+        str | None,
+        typer.Option("--slo-ttft", metavar="TIME", help="SLO: time to first token, such as 1s."),
+    ] = None
+    slo_tpot: Annotated[
+        str | None,
+        typer.Option(
+            "--slo-tpot", metavar="TIME", help="SLO: time per output token, such as 50ms."
+        ),
+    ] = None
+    slo_latency: Annotated[
+        str | None,
+        typer.Option("--slo-latency", metavar="TIME", help="SLO: arrival to last token."),
+    ] = None
+
+    def slo(self) -> SLO | None:
+        """The SLO; None where nothing is asked.
+
+        Raises:
+            KvhouseError: A time is none.
+        """
+        from kvhouse.replayer import SLO
+
+        limits = [seconds(text) for text in (self.slo_ttft, self.slo_tpot, self.slo_latency)]
+        return SLO(*limits) if any(limits) else None
 
 
 def size(text: str | None) -> int | None:

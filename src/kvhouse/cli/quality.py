@@ -51,17 +51,23 @@ def quality_command(
     """
     answering.require(model)
 
+    from kvhouse.engine.load import describe_model
     from kvhouse.engine.quality import (
         TEXT,
         bundled_text,
+        kv_bytes,
         measure_quality,
         text_ids,
         variants_of,
     )
+    from kvhouse.engine.room import require_room
 
     names = [name.strip() for name in (kv_format or "").split(",") if name.strip()]
     variants = variants_of(names, rotation)
     content = bundled_text() if text is None else _read(text)
+    described = describe_model(model)
+    held = kv_bytes(described, variants, window)
+    require_room(described, held, "float32", "give a smaller --window, or a smaller model")
     loaded = answering.load(model, "float32")
     ids = text_ids(loaded, content)
     passes = len(ids) // max(1, window) * (1 + len(variants))

@@ -3,69 +3,72 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvhouse.cli import options, replayed, tier_options
+from kvhouse.cli import options, replayed
+from kvhouse.cli.groups import grouped
 from kvhouse.cli.output import print_json, warn
 from kvhouse.cli.progress import INTERRUPTED, progress
+from kvhouse.cli.setup_options import SetupOptions
+from kvhouse.cli.tier_options import TierOptions
+from kvhouse.cli.trace_options import TraceOptions
 from kvhouse.errors import KvhouseError
-from kvhouse.units import parse_bytes, parse_seconds
+from kvhouse.units import parse_bytes
 
 if TYPE_CHECKING:
+    from kvhouse.replayer import Tiering
     from kvhouse.replayer.remedies import Fitting, Report
 
 
-def remedies_command(
-    trace: options.Trace,
-    model: Annotated[str, typer.Option(help="Catalogue name, directory, config or GGUF file.")],
-    device: options.Device = "a100-80g",
-    policy: options.Policy = "paged",
-    fit: options.Fit = "first",
-    kv_memory: options.KvMemory = None,
-    kv_blocks: options.KvBlocks = None,
-    from_log: options.FromLog = None,
+@dataclass(frozen=True, slots=True)
+class BaseOptions(SetupOptions):
+    """The base, to which remedies are added."""
+
     prefix_cache: Annotated[
         bool, typer.Option("--prefix-cache", help="The base shares prefixes already.")
-    ] = False,
+    ] = False
+
+
+@dataclass(frozen=True, slots=True)
+class BaseTiers(TierOptions):
+    """Its tiers; the links are also those of the tiers that are tried."""
+
     host_memory: Annotated[
         str | None,
         typer.Option(metavar="SIZE", help="Host memory that the base has below its pool already."),
-    ] = None,
-    host_link: tier_options.HostLink = None,
+    ] = None
     nvme_memory: Annotated[
         str | None,
         typer.Option(metavar="SIZE", help="NVMe that the base has below that already."),
-    ] = None,
-    nvme_link: tier_options.NvmeLink = None,
-    link_latency: tier_options.LinkLatency = "10us",
-    tier_replacement: tier_options.TierReplacement = "lru",
-    tier_write: tier_options.TierWrite = "back",
-    tp: options.Tp = 1,
-    replica: options.Replica = "1/1",
-    slo_ttft: options.SloTtft = None,
-    slo_tpot: options.SloTpot = None,
-    slo_latency: options.SloLatency = None,
-    limit: options.Limit = None,
-    scale_lengths: options.ScaleLengths = 1.0,
-    scale_rate: options.ScaleRate = 1.0,
-    start: options.Start = 0.0,
-    duration: options.Duration = None,
-    sample: options.Sample = 1.0,
-    sample_seed: options.SampleSeed = 0,
-    cut: options.Cut = None,
-    backlog: options.Backlog = False,
-    max_length: options.MaxLength = None,
+    ] = None
+
+    def of_base(self) -> Tiering:
+        """What lies below the base's pool; a link counts there only if its tier is there."""
+        asked = self.tiering()
+        return replace(
+            asked,
+            host_link=asked.host_link if asked.host_memory else None,
+            nvme_link=asked.nvme_link if asked.nvme_memory else None,
+        )
+
+
+@grouped
+def remedies_command(
+    trace: options.Trace,
+    *,
+    model: Annotated[str, typer.Option(help="Catalogue name, directory, config or GGUF file.")],
+    device: options.Device = "a100-80g",
+    policy: options.Policy = "paged",
+    from_log: options.FromLog = None,
     kv_format: options.KvFormat = "bf16",
-    weight_dtype: options.WeightDtype = None,
     block_size: options.BlockSize = 16,
-    token_budget: options.TokenBudget = 2048,
-    max_running: options.MaxRunning = 256,
-    order: options.Order = "fcfs",
-    prefill_first: options.PrefillFirst = False,
-    watermark: options.Watermark = 0.05,
-    utilization: options.Utilization = 0.9,
+    asked: BaseOptions,
+    tiers: BaseTiers,
+    objective: options.SloOptions,
+    taken: TraceOptions,
     try_host_memory: Annotated[
         str, typer.Option(metavar="SIZE", help="Host memory to try, for each device: assumed.")
     ] = "64GiB",
@@ -93,64 +96,27 @@ def remedies_command(
     Example: kvhouse remedies azure-conv-2023 --model llama-2-7b --kv-memory 8GiB --slo-ttft 1s
     """
     from kvhouse import devices, spec
-    from kvhouse.replayer import Setup, Tiering, read_trace
     from kvhouse.replayer.remedies import Tries, fitting, remedies, unfit
 
-    replayed.refuse_two_pools(from_log, kv_blocks)
-    links = options.rate(host_link), options.rate(nvme_link)
+    replayed.refuse_two_pools(from_log, asked.kv_blocks)
+    links = tiers.tiering()
     tries = Tries(
         host_memory=parse_bytes(try_host_memory),
-        host_link=links[0],
+        host_link=links.host_link,
         nvme_memory=parse_bytes(try_nvme_memory),
-        nvme_link=links[1],
+        nvme_link=links.nvme_link,
         devices=_counts(try_devices),
         pairs=pairs,
     )
-    slo = replayed.slo_of(slo_ttft, slo_tpot, slo_latency)
-    with replayed.reading(trace, limit, as_json=as_json) as on_read:
-        traffic = read_trace(
-            trace,
-            limit=limit,
-            scale_lengths=scale_lengths,
-            max_length=cut,
-            scale_rate=scale_rate,
-            start=start,
-            duration=duration,
-            sample=sample,
-            seed=sample_seed,
-            on_read=on_read,
-        )
-    base = Setup(
-        traffic,
+    slo = objective.slo()
+    base = asked.setup(
+        taken.read(trace, as_json=as_json),
         spec.load(model),
         devices.get(device),
-        kv_memory=options.size(kv_memory),
-        kv_blocks=kv_blocks,
+        tiers.of_base(),
         policy=policy,
-        fit=fit,
-        prefix_cache=prefix_cache,
         kv_format=kv_format,
-        weight_dtype=weight_dtype,
         block_size=block_size,
-        max_length=max_length,
-        token_budget=token_budget,
-        max_running=max_running,
-        order=order,
-        prefill_first=prefill_first,
-        watermark=watermark,
-        utilization=utilization,
-        as_backlog=backlog,
-        tiering=Tiering(
-            options.size(host_memory),
-            links[0] if host_memory else None,
-            options.size(nvme_memory),
-            links[1] if nvme_memory else None,
-            parse_seconds(link_latency),
-            tier_replacement,
-            tier_write,
-        ),
-        tp=tp,
-        replica=options.part(replica),
     )
     base = replayed.pooled(base, from_log, device)
     with progress("remedies", None, unit="replays", as_json=as_json) as bar:

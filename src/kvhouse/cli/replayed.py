@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kvhouse.cli import options
 from kvhouse.cli.output import warn
-from kvhouse.cli.progress import progress
 from kvhouse.errors import KvhouseError
 
 if TYPE_CHECKING:
     from kvhouse.calibration.profile import Profile
-    from kvhouse.replayer import SLO, Setup
-
-
-def slo_of(ttft: str | None, tpot: str | None, latency: str | None) -> SLO | None:
-    """What requests should meet; None where nothing is asked."""
-    from kvhouse.replayer import SLO
-
-    limits = [options.seconds(text) for text in (ttft, tpot, latency)]
-    return SLO(*limits) if any(limits) else None
+    from kvhouse.replayer import Setup
 
 
 def profile_of(file: str) -> Profile:
@@ -56,16 +44,6 @@ def _refuse_unseen(setup: Setup, from_log: str | None) -> None:
         raise KvhouseError(f"{seen} its memory: give --kv-memory, --kv-blocks or --from-log")
     if setup.tiering.host_memory is not None or setup.tiering.nvme_memory is not None:
         raise KvhouseError(f"{seen} when loading pays: leave --host-memory and --nvme-memory out")
-
-
-@contextmanager
-def reading(trace: str, limit: int | None, *, as_json: bool) -> Iterator[Callable[[object], None]]:
-    """A progress bar while a trace is read; call what it yields for each request."""
-    from kvhouse.replayer.generate import most_requests
-
-    most = most_requests(trace, limit)
-    with progress("reading the trace", most, as_json=as_json) as on_read:
-        yield on_read
 
 
 def refuse_two_pools(from_log: str | None, kv_blocks: int | None) -> None:

@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvhouse.cli import answering, engine_options, options, tier_options
+from kvhouse.cli import answering, engine_options, options
+from kvhouse.cli.groups import given, grouped
 from kvhouse.cli.output import plan_log, print_json, require_apart
 from kvhouse.cli.progress import progress
+from kvhouse.cli.sampling_options import SamplingOptions
+from kvhouse.cli.trace_options import TraceOptions
 from kvhouse.errors import KvhouseError
-from kvhouse.units import parse_bytes
 
 if TYPE_CHECKING:
-    from kvhouse.engine import Completion, Engine, SamplingParams, Token
+    from kvhouse.engine import Completion, Engine, EngineConfig, SamplingParams, Token
     from kvhouse.engine.fast.paths import Paths
 
-#: Tokens of the longest answer when none is given.
-_LONGEST = 256
 
-#: The options that choose from a trace, as they are when none is given.
-_WHOLE_TRACE = (None, 1.0, None, 1.0, 0.0, None, 1.0, 0)
-#: Those that say how to answer a prompt, beside ``--temperature`` and ``--raw``.
-_PLAIN = (_LONGEST, 0, 1.0, 0.0, 1.0, (), 1, None)
+@dataclass(frozen=True, slots=True)
+class RunOptions(engine_options.TieredOptions):
+    """And whether there is a cache at all."""
+
+    no_kv_cache: engine_options.NoCache = False
+
+    def config(self, dtype: str) -> EngineConfig:
+        """See ``EngineOptions.config``."""
+        config = engine_options.TieredOptions.config(self, dtype)
+        return replace(config, kv_cache=not self.no_kv_cache)
 
 
+@grouped
 def run_command(
     model: engine_options.RunModel,
+    *,
     prompt: Annotated[
         str | None, typer.Argument(help="What to answer. Leave it out with --trace.")
     ] = None,
@@ -38,13 +46,11 @@ def run_command(
             "traffic, as for replay. Prompts are random tokens of the trace's lengths."
         ),
     ] = None,
-    max_new_tokens: engine_options.MaxNewTokens = _LONGEST,
-    temperature: engine_options.Temperature = 0.0,
-    top_k: engine_options.TopK = 0,
-    top_p: engine_options.TopP = 1.0,
-    min_p: engine_options.MinP = 0.0,
-    repetition_penalty: engine_options.RepetitionPenalty = 1.0,
-    stop: engine_options.Stop = None,
+    choosing: SamplingOptions,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option("--stop", metavar="TEXT", help="End the answer before this text; repeatable."),
+    ] = None,
     n: Annotated[
         int,
         typer.Option("--n", metavar="N", help="Give so many answers, which share their prompt."),
@@ -59,31 +65,10 @@ def run_command(
     raw: Annotated[
         bool, typer.Option("--raw", help="Give the prompt as it is, without the chat template.")
     ] = False,
-    policy: options.Policy = "paged",
-    kv_memory: engine_options.EngineMemory = answering.DEFAULT_KV_MEMORY,
     dtype: engine_options.Dtype = "float32",
-    kv_format: engine_options.EngineFormat = None,
-    kv_rotation: engine_options.Rotation = None,
-    no_kv_cache: engine_options.NoCache = False,
-    fast_path: engine_options.FastPath = True,
-    limit: options.Limit = None,
-    scale_lengths: options.ScaleLengths = 1.0,
-    scale_rate: options.ScaleRate = 1.0,
-    start: options.Start = 0.0,
-    duration: options.Duration = None,
-    sample: options.Sample = 1.0,
-    sample_seed: options.SampleSeed = 0,
-    cut: options.Cut = None,
+    asked: RunOptions,
+    taken: TraceOptions,
     backlog: options.Backlog = False,
-    max_length: options.MaxLength = None,
-    block_size: options.BlockSize = 16,
-    token_budget: options.TokenBudget = 2048,
-    max_running: options.MaxRunning = 256,
-    watermark: options.Watermark = 0.05,
-    prefix_cache: options.PrefixCache = False,
-    host_memory: tier_options.HostMemory = None,
-    nvme_memory: tier_options.NvmeMemory = None,
-    tier_directory: engine_options.TierDirectory = None,
     plan_log_file: options.PlanLog = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -95,81 +80,35 @@ def run_command(
     """
     if (prompt is None) == (trace is None):
         raise KvhouseError("give either a prompt or --trace")
-    taken = (limit, scale_lengths, cut, scale_rate, start, duration, sample, sample_seed)
-    kept = prefix_cache or host_memory or nvme_memory or tier_directory
-    if prompt is not None and (taken != _WHOLE_TRACE or backlog or plan_log_file or kept):
+    kept = asked.prefix_cache or asked.host_memory or asked.nvme_memory or asked.tier_directory
+    if prompt is not None and (given(taken) or backlog or plan_log_file or kept):
         raise KvhouseError(
             "--limit, --scale-lengths, --backlog, --plan-log, --prefix-cache, tiers and all that "
             "choose from a trace go with --trace"
         )
-    stops = tuple(stop or ())
-    plain = (max_new_tokens, top_k, top_p, min_p, repetition_penalty, stops, n, logprobs) == _PLAIN
-    if trace is not None and (temperature or raw or not plain):
+    if trace is not None and (given(choosing) or stop or n != 1 or logprobs is not None or raw):
         raise KvhouseError("--temperature, --raw and all that say how to answer go with a prompt")
-    if trace is not None and (kv_rotation is not None or no_kv_cache):
-        raise KvhouseError("--kv-rotation and --no-kv-cache go with a prompt")
+    if trace is not None and asked.no_kv_cache:
+        raise KvhouseError("--no-kv-cache goes with a prompt")
     if logprobs is not None and not as_json:
         raise KvhouseError("--logprobs goes with --json")
     require_apart({"--plan-log": plan_log_file}, (trace, model))
-    answering.require(model, max_new_tokens)
+    answering.require(model, choosing.max_new_tokens)
 
-    from kvhouse.engine import EngineConfig, SamplingParams
     from kvhouse.engine.traced import run_trace, scenario_for
-    from kvhouse.replayer.tiering import Tiering
 
-    sampling = SamplingParams(
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        stop=stops,
-        seed=seed,
-        logprobs=logprobs,
-    )
+    sampling = choosing.params(seed=seed, stop=stop or (), logprobs=logprobs)
     sampling.samples(n)
-    config = answering.prepare(
-        model,
-        EngineConfig(
-            kv_memory=parse_bytes(kv_memory),
-            kv_format=answering.format_of(kv_format, dtype),
-            kv_rotation=kv_rotation,
-            kv_cache=not no_kv_cache,
-            fast_path=fast_path,
-            policy=policy,
-            block_size=block_size,
-            max_length=max_length,
-            token_budget=token_budget,
-            max_running=max_running,
-            watermark=watermark,
-            prefix_cache=prefix_cache,
-            tiering=Tiering(options.size(host_memory), nvme_memory=options.size(nvme_memory)),
-            tier_directory=tier_directory,
-        ),
-        dtype,
-        share=n > 1,
-    )
-    loaded = answering.load(model, dtype)
+    config = answering.prepare(model, asked.config(dtype), dtype, share=n > 1)
     if prompt is not None:
         from kvhouse.engine import Engine
 
-        engine = Engine(loaded, config)
+        engine = Engine(answering.load(model, dtype), config)
         ids = _prompt_ids(engine, prompt, raw)
-        _answer(model, engine, ids, max_new_tokens, sampling, n, as_json)
+        _answer(model, engine, ids, choosing.max_new_tokens, sampling, n, as_json)
         return
-    from kvhouse.replayer import read_trace
-
-    traffic = read_trace(
-        str(trace),
-        limit=limit,
-        scale_lengths=scale_lengths,
-        max_length=cut,
-        scale_rate=scale_rate,
-        start=start,
-        duration=duration,
-        sample=sample,
-        seed=sample_seed,
-    )
+    traffic = taken.read(str(trace), as_json=as_json)
+    loaded = answering.load(model, dtype)
     with (
         plan_log(plan_log_file) as on_plan,
         progress("run", len(traffic.requests), as_json=as_json) as on_ended,
@@ -177,9 +116,8 @@ def run_command(
         run = run_trace(
             loaded,
             scenario_for(config, loaded.spec, traffic, as_backlog=backlog, dtype=loaded.dtype),
+            config,
             seed=seed,
-            tier_directory=tier_directory,
-            fast_path=fast_path,
             on_ended=on_ended,
             on_plan=on_plan,
         )

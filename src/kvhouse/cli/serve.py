@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvhouse.cli import answering, engine_options, options, tier_options
+from kvhouse.cli import answering, engine_options, options
+from kvhouse.cli.engine_options import TieredOptions
+from kvhouse.cli.groups import grouped
 from kvhouse.cli.output import print_json, warn
 from kvhouse.units import bytes_text, parse_bytes
+
+if TYPE_CHECKING:
+    from kvhouse.engine import EngineConfig
 
 #: Where API keys are looked for, besides ``--api-key``.
 KEYS_VARIABLE = "KVHOUSE_API_KEY"
@@ -21,8 +27,21 @@ KEYS_VARIABLE = "KVHOUSE_API_KEY"
 _SWITCH_INTERVAL = 0.0005
 
 
+@dataclass(frozen=True, slots=True)
+class ServeOptions(TieredOptions):
+    """A server shares prefixes wherever it can."""
+
+    prefix_cache: engine_options.SharePrefixes = True
+
+    def config(self, dtype: str) -> EngineConfig:
+        """See ``EngineOptions.config``; prefixes are shared where ``answering.prepare`` may."""
+        return replace(TieredOptions.config(self, dtype), prefix_cache=False)
+
+
+@grouped
 def serve_command(
     model: engine_options.RunModel,
+    *,
     host: Annotated[
         str, typer.Option(help="Address to listen at; 0.0.0.0 for all of this machine's.")
     ] = "127.0.0.1",
@@ -42,27 +61,8 @@ def serve_command(
             f"{KEYS_VARIABLE}, with commas between keys. Keys share no cached prefixes.",
         ),
     ] = None,
-    policy: options.Policy = "paged",
-    kv_memory: engine_options.EngineMemory = answering.DEFAULT_KV_MEMORY,
     dtype: engine_options.Dtype = "float32",
-    kv_format: engine_options.EngineFormat = None,
-    kv_rotation: engine_options.Rotation = None,
-    fast_path: engine_options.FastPath = True,
-    max_length: options.MaxLength = None,
-    block_size: options.BlockSize = 16,
-    token_budget: options.TokenBudget = 2048,
-    max_running: options.MaxRunning = 256,
-    watermark: options.Watermark = 0.05,
-    prefix_cache: Annotated[
-        bool,
-        typer.Option(
-            "--prefix-cache/--no-prefix-cache",
-            help="Share the blocks of equal prefixes, where policy and model allow it.",
-        ),
-    ] = True,
-    host_memory: tier_options.HostMemory = None,
-    nvme_memory: tier_options.NvmeMemory = None,
-    tier_directory: engine_options.TierDirectory = None,
+    asked: ServeOptions,
     max_prompt: Annotated[
         int | None,
         typer.Option(
@@ -115,29 +115,9 @@ def serve_command(
     )
     bound = server.bind(host, port)
 
-    from kvhouse.engine import AsyncEngine, Engine, EngineConfig
-    from kvhouse.replayer.tiering import Tiering
+    from kvhouse.engine import AsyncEngine, Engine
 
-    config = answering.prepare(
-        model,
-        EngineConfig(
-            kv_memory=parse_bytes(kv_memory),
-            kv_format=answering.format_of(kv_format, dtype),
-            kv_rotation=kv_rotation,
-            fast_path=fast_path,
-            policy=policy,
-            block_size=block_size,
-            max_length=max_length,
-            token_budget=token_budget,
-            max_running=max_running,
-            watermark=watermark,
-            tiering=Tiering(options.size(host_memory), nvme_memory=options.size(nvme_memory)),
-            tier_directory=tier_directory,
-        ),
-        dtype,
-        share=prefix_cache,
-    )
-    server.require_room(model, config, dtype)
+    config = answering.prepare(model, asked.config(dtype), dtype, share=asked.prefix_cache)
     engine = Engine(answering.load(model, dtype), config)
     url = server.url_of(bound)
     if not settings.api_keys and not ip_address(bound.getsockname()[0]).is_loopback:
@@ -146,7 +126,15 @@ def serve_command(
 
     def ready() -> None:
         if as_json:
-            print_json({"url": url, "model": settings.model, "process": os.getpid(), "pool": pool})
+            print_json(
+                {
+                    "url": url,
+                    "model": settings.model,
+                    "process": os.getpid(),
+                    "pool": pool,
+                    "paths": engine.paths.to_dict(),
+                }
+            )
             sys.stdout.flush()
             return
         held = bytes_text(pool["bytes"])

@@ -11,12 +11,15 @@ import click
 import typer
 from typer.core import TyperCommand
 
-from kvhouse.cli import options, replayed, tier_options
+from kvhouse.cli import options
+from kvhouse.cli.groups import grouped
 from kvhouse.cli.output import print_json, warn
 from kvhouse.cli.progress import INTERRUPTED, interruptible, progress
+from kvhouse.cli.setup_options import SetupOptions
+from kvhouse.cli.tier_options import TierOptions
+from kvhouse.cli.trace_options import PartOptions
 from kvhouse.errors import KvhouseError
 from kvhouse.spec.fields import show
-from kvhouse.units import parse_seconds
 
 if TYPE_CHECKING:
     from kvhouse.replayer.sweep import Sweep, SweepResult
@@ -47,8 +50,10 @@ def _axis(name: str, metavar: str, text: str) -> Any:  # noqa: ANN401 - typer's 
     return typer.Option(name, metavar=f"{metavar}[,{metavar}]", help=text)
 
 
+@grouped
 def sweep_command(
     trace: options.Trace,
+    *,
     models: Annotated[str, _axis("--models", "MODEL", "As --model of replay.")],
     devices: Annotated[str, _axis("--devices", "DEVICE", "As --device of replay.")] = "a100-80g",
     policies: Annotated[
@@ -96,38 +101,10 @@ def sweep_command(
         ),
     ] = None,
     top: Annotated[int, typer.Option(metavar="N", help="Rows of the table.")] = 20,
-    kv_memory: options.KvMemory = None,
-    kv_blocks: options.KvBlocks = None,
-    fit: options.Fit = "first",
-    prefix_cache: options.PrefixCache = False,
-    host_memory: tier_options.HostMemory = None,
-    host_link: tier_options.HostLink = None,
-    nvme_memory: tier_options.NvmeMemory = None,
-    nvme_link: tier_options.NvmeLink = None,
-    link_latency: tier_options.LinkLatency = "10us",
-    tier_replacement: tier_options.TierReplacement = "lru",
-    tier_write: tier_options.TierWrite = "back",
-    tp: options.Tp = 1,
-    replica: options.Replica = "1/1",
-    slo_ttft: options.SloTtft = None,
-    slo_tpot: options.SloTpot = None,
-    slo_latency: options.SloLatency = None,
-    limit: options.Limit = None,
-    scale_lengths: options.ScaleLengths = 1.0,
-    start: options.Start = 0.0,
-    duration: options.Duration = None,
-    sample: options.Sample = 1.0,
-    sample_seed: options.SampleSeed = 0,
-    cut: options.Cut = None,
-    backlog: options.Backlog = False,
-    max_length: options.MaxLength = None,
-    weight_dtype: options.WeightDtype = None,
-    token_budget: options.TokenBudget = 2048,
-    max_running: options.MaxRunning = 256,
-    order: options.Order = "fcfs",
-    prefill_first: options.PrefillFirst = False,
-    watermark: options.Watermark = 0.05,
-    utilization: options.Utilization = 0.9,
+    taken: PartOptions,
+    asked: SetupOptions,
+    tiers: TierOptions,
+    objective: options.SloOptions,
     as_json: options.AsJson = False,
 ) -> None:
     """Replay a trace in every combination of models, devices, policies, formats, sizes and rates.
@@ -139,7 +116,6 @@ def sweep_command(
     """
     from kvhouse import devices as device_table
     from kvhouse import spec
-    from kvhouse.replayer import Setup, Tiering, read_trace
     from kvhouse.replayer.sweep import Grid, Rate, sweep_of
     from kvhouse.replayer.sweep.ranking import sorting
 
@@ -151,51 +127,13 @@ def sweep_command(
         block_sizes=tuple(map(_block_size, options.names(block_sizes))),
         rates=tuple(map(Rate.parse, options.names(rates))),
     )
-    slo = replayed.slo_of(slo_ttft, slo_tpot, slo_latency)
+    slo = objective.slo()
     sort = sorting(sort, with_slo=slo is not None)
     specs = {name: spec.load(name) for name in grid.models}
     figures = {name: device_table.get(name) for name in grid.devices}
-    with replayed.reading(trace, limit, as_json=as_json) as on_read:
-        traffic = read_trace(
-            trace,
-            limit=limit,
-            scale_lengths=scale_lengths,
-            max_length=cut,
-            start=start,
-            duration=duration,
-            sample=sample,
-            seed=sample_seed,
-            on_read=on_read,
-        )
-    base = Setup(
-        traffic,
-        specs[grid.models[0]],
-        figures[grid.devices[0]],
-        kv_memory=options.size(kv_memory),
-        kv_blocks=kv_blocks,
-        fit=fit,
-        prefix_cache=prefix_cache,
-        weight_dtype=weight_dtype,
-        max_length=max_length,
-        token_budget=token_budget,
-        max_running=max_running,
-        order=order,
-        prefill_first=prefill_first,
-        watermark=watermark,
-        utilization=utilization,
-        as_backlog=backlog,
-        tiering=Tiering(
-            options.size(host_memory),
-            options.rate(host_link),
-            options.size(nvme_memory),
-            options.rate(nvme_link),
-            parse_seconds(link_latency),
-            tier_replacement,
-            tier_write,
-        ),
-        tp=tp,
-        replica=options.part(replica),
-    )
+    traffic = taken.read(trace, as_json=as_json)
+    first = specs[grid.models[0]], figures[grid.devices[0]]
+    base = asked.setup(traffic, *first, tiers.tiering())
     sweep = sweep_of(grid, base, specs, figures, slo)
     result = _run(sweep, out, workers, ray, as_json)
     _show(result, sort, top, as_json)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Mapping
@@ -19,8 +18,6 @@ from kvhouse.errors import KvhouseError
 _OTHER_LINES = 20
 #: Seconds to wait for an answer, which comes between two steps.
 _PATIENCE = 30.0
-#: What ``/kv`` draws at most.
-_MOST_CELLS = 16384
 
 
 def top_command(
@@ -45,11 +42,12 @@ def top_command(
     from rich.console import Console
     from rich.live import Live
 
+    from kvhouse.views.pool_state import MOST_CELLS
     from kvhouse.views.top import pool_view
 
     console = Console()
     width = console.width
-    cells = max(1, min(_MOST_CELLS, width * max(4, console.height - _OTHER_LINES)))
+    cells = max(1, min(MOST_CELLS, width * max(4, console.height - _OTHER_LINES)))
     state = _state(url, cells)
     if not sys.stdout.isatty():
         console.print(pool_view(state, None, width))
@@ -69,37 +67,19 @@ def _state(url: str, cells: int) -> Mapping[str, Any]:
     """What ``/kv`` gives.
 
     Raises:
-        KvhouseError: There is no such server, or it does not want to answer.
+        KvhouseError: There is no such server, it does not want to answer, or it is another one.
     """
-    from http.client import HTTPException
-    from urllib.error import HTTPError, URLError
-    from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
+    from kvhouse.views.pool_state import read_state
+    from kvhouse.web.address import Address, FetchError
+    from kvhouse.web.fetch import fetch
 
-    from kvhouse.spec.fields import show
-
-    class Stay(HTTPRedirectHandler):
-        """Sends the key nowhere else."""
-
-        def redirect_request(self, *_: object) -> None:
-            """Nowhere."""
-
-    if not url.startswith(("http://", "https://")):
-        raise KvhouseError(f"{show(url)}: give the server's URL, such as http://127.0.0.1:8000")
+    address = Address.of(url)
     keys = keys_named()
     headers = {"Authorization": f"Bearer {keys[0]}"} if keys else {}
     try:
-        asked = Request(f"{url.rstrip('/')}/kv?cells={cells}", headers=headers)
-        with build_opener(ProxyHandler({}), Stay).open(asked, timeout=_PATIENCE) as answer:
-            state = json.load(answer)
-        if not isinstance(state, dict) or "ledger" not in state:
-            raise ValueError
-    except HTTPError as error:
-        if error.code == 401:
-            raise KvhouseError(f"{show(url)}: asks for a key: set {KEYS_VARIABLE}") from None
-        raise KvhouseError(f"{show(url)}: answers /kv with status {error.code}") from None
-    except (URLError, HTTPException, OSError) as error:
-        reason = getattr(error, "reason", None) or error
-        raise KvhouseError(f"{show(url)}: no answer ({reason}): is the server up?") from None
-    except ValueError:
-        raise KvhouseError(f"{show(url)}: answers, but is no kvhouse server") from None
-    return state
+        content = fetch(address.at(f"{address.path}/kv", f"cells={cells}"), headers, _PATIENCE)
+    except FetchError as error:
+        if error.status == 401:
+            raise KvhouseError(f"{address.shown}: asks for a key: set {KEYS_VARIABLE}") from None
+        raise
+    return read_state(content, address.shown)

@@ -8,24 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvhouse.cli import options
+from kvhouse.cli.groups import grouped
 from kvhouse.cli.output import print_json
 from kvhouse.cli.progress import progress
+from kvhouse.cli.trace_options import TraceOptions
 
 if TYPE_CHECKING:
     from kvhouse.replayer.describe import Description
     from kvhouse.replayer.trace_request import TraceRequest
 
 
+@grouped
 def trace_command(
     trace: options.Trace,
-    limit: options.Limit = None,
-    scale_lengths: options.ScaleLengths = 1.0,
-    scale_rate: options.ScaleRate = 1.0,
-    start: options.Start = 0.0,
-    duration: options.Duration = None,
-    sample: options.Sample = 1.0,
-    sample_seed: options.SampleSeed = 0,
-    cut: options.Cut = None,
+    *,
+    taken: TraceOptions,
     write: Annotated[
         str | None,
         typer.Option(
@@ -46,22 +43,11 @@ def trace_command(
     """
     from kvhouse.replayer.describe import Description
     from kvhouse.replayer.generate import most_requests
-    from kvhouse.replayer.trace_select import Selection
     from kvhouse.replayer.trace_write import write_trace
     from kvhouse.replayer.traces import TraceStream, told
 
-    selection = Selection(
-        start=start,
-        duration=duration,
-        sample=sample,
-        seed=sample_seed,
-        limit=limit,
-        scale_rate=scale_rate,
-        scale_lengths=scale_lengths,
-        max_length=cut,
-    )
-    stream, description = TraceStream(trace, selection), Description()
-    most = most_requests(trace, limit)
+    stream, description = TraceStream(trace, taken.selection()), Description()
+    most = most_requests(trace, taken.limit)
     with progress("trace", most, as_json=as_json) as on_read:
         described = _described(told(stream, on_read), description)
         if write is None:

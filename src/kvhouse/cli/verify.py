@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvhouse.cli import answering, engine_options, options
+from kvhouse.cli.engine_options import PoolOptions
+from kvhouse.cli.groups import grouped
 from kvhouse.cli.output import print_json, require_apart, warn
 from kvhouse.cli.progress import INTERRUPTED, interruptible, progress
+from kvhouse.cli.trace_options import TraceOptions
 from kvhouse.errors import KvhouseError
 from kvhouse.units import parse_bytes
 
@@ -25,8 +29,10 @@ _CALIBRATION_MEMORY = "2GiB"
 DIFFERENT = 3
 
 
+@grouped
 def verify_command(
     model: engine_options.RunModel,
+    *,
     trace: Annotated[
         str,
         typer.Option(
@@ -44,25 +50,10 @@ def verify_command(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Makes the prompts repeatable.")] = 0,
-    policy: options.Policy = "paged",
-    kv_memory: engine_options.EngineMemory = answering.DEFAULT_KV_MEMORY,
     dtype: engine_options.Dtype = "float32",
-    kv_format: engine_options.EngineFormat = None,
-    limit: options.Limit = None,
-    scale_lengths: options.ScaleLengths = 1.0,
-    scale_rate: options.ScaleRate = 1.0,
-    start: options.Start = 0.0,
-    duration: options.Duration = None,
-    sample: options.Sample = 1.0,
-    sample_seed: options.SampleSeed = 0,
-    cut: options.Cut = None,
+    asked: PoolOptions,
+    taken: TraceOptions,
     backlog: options.Backlog = False,
-    max_length: options.MaxLength = None,
-    block_size: options.BlockSize = 16,
-    token_budget: options.TokenBudget = 2048,
-    max_running: options.MaxRunning = 256,
-    watermark: options.Watermark = 0.05,
-    prefix_cache: options.PrefixCache = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Predict a trace, run it for real, and show both side by side with the error of each figure.
@@ -78,37 +69,10 @@ def verify_command(
     answering.require(model)
 
     from kvhouse.calibration.verify import verify
-    from kvhouse.engine import EngineConfig
     from kvhouse.engine.traced import scenario_for
-    from kvhouse.replayer import read_trace
 
-    config = answering.prepare(
-        model,
-        EngineConfig(
-            kv_memory=parse_bytes(kv_memory),
-            kv_format=answering.format_of(kv_format, dtype),
-            policy=policy,
-            block_size=block_size,
-            max_length=max_length,
-            token_budget=token_budget,
-            max_running=max_running,
-            watermark=watermark,
-            prefix_cache=prefix_cache,
-        ),
-        dtype,
-        share=False,
-    )
-    traffic = read_trace(
-        trace,
-        limit=limit,
-        scale_lengths=scale_lengths,
-        max_length=cut,
-        scale_rate=scale_rate,
-        start=start,
-        duration=duration,
-        sample=sample,
-        seed=sample_seed,
-    )
+    config = answering.prepare(model, asked.config(dtype), dtype)
+    traffic = taken.read(trace, as_json=as_json)
     loaded = answering.load(model, dtype)
     scenario = scenario_for(config, loaded.spec, traffic, as_backlog=backlog, dtype=loaded.dtype)
     profile = _profile(profile_file, loaded, config, as_json=as_json)
@@ -118,12 +82,14 @@ def verify_command(
         progress("run", len(traffic.requests), as_json=as_json) as on_ended,
     ):
         try:
-            found = verify(loaded, scenario, times, seed=seed, on_ended=on_ended, stop=stop)
+            found = verify(loaded, scenario, times, config, seed=seed, on_ended=on_ended, stop=stop)
         except KvhouseError as reason:
             if not stop.cut_short:
                 raise
             warn(str(reason))
             raise typer.Exit(INTERRUPTED) from None
+    if otherwise := profile.otherwise(found.paths):
+        warn(f"the profile {otherwise}")
     if as_json:
         print_json({"model": model, "profile": profile.about_dict(), **found.to_dict()})
     else:
@@ -141,20 +107,19 @@ def _profile(
     file: str | None, loaded: LoadedModel, config: EngineConfig, *, as_json: bool
 ) -> Profile:
     """The profile that is named, or kept for this machine, or made now and kept."""
-    from kvhouse.calibration.calibrate import elsewhere, keep, kept, kept_at
+    from kvhouse.calibration.calibrate import elsewhere, keep, kept, kept_at, refuse_other
     from kvhouse.calibration.profile import read_profile
-    from kvhouse.engine import EngineConfig
-    from kvhouse.layout import KVLayout
+    from kvhouse.core.policy import DEFAULT_TOKEN_BUDGET
+    from kvhouse.core.scheduler import DEFAULT_MAX_RUNNING
 
-    layout = KVLayout.of(loaded.spec, config.kv_format, config.block_size, dtype=loaded.dtype)
     if file is not None:
         profile = read_profile(file)
-        profile.refuse_other(loaded.spec, layout, loaded.dtype)
+        refuse_other(profile, loaded, config)
         reason = elsewhere(profile, loaded.threads)
         if reason:
             warn(f"the profile is of {reason}: its times may not be those of this run")
         return profile
-    found, why = kept(loaded, layout)
+    found, why = kept(loaded, config)
     if found:
         answering.say(f"kvhouse: by the profile of {found.made}")
         return found
@@ -162,15 +127,15 @@ def _profile(
 
     answering.say(f"kvhouse: {why}: calibrating first, for at most two minutes")
     # The profile is kept for any traffic, so it must not stop at this one's limits.
-    wide = EngineConfig(
+    wide = replace(
+        config,
         kv_memory=max(config.kv_memory, parse_bytes(_CALIBRATION_MEMORY)),
-        kv_format=config.kv_format,
-        block_size=config.block_size,
-        max_length=config.max_length,
+        token_budget=DEFAULT_TOKEN_BUDGET,
+        max_running=DEFAULT_MAX_RUNNING,
     )
     profile = calibrated(loaded, wide, _CALIBRATION_SECONDS, as_json=as_json)
     if profile.partial:
         warn("the calibration was ended early: nothing was verified")
         raise typer.Exit(INTERRUPTED)
-    keep(profile, kept_at(loaded.spec, layout, loaded.dtype))
+    keep(profile, kept_at(loaded.spec, config, loaded.dtype))
     return profile

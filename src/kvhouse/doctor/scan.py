@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from kvhouse.doctor.anchors import Anchors
 from kvhouse.doctor.engines import LINES
 from kvhouse.doctor.line import Line
-from kvhouse.doctor.mask import ESCAPES
+from kvhouse.web.mask import ESCAPES
 
 CHUNK = 2**20
 #: A longer line is cut: configurations that engines print are a fifth of it.

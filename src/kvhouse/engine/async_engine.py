@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Self, TypeVar
 
-from kvhouse.engine.answers import Answers
+from kvhouse.engine.asked import Asked, Output, give_all
 from kvhouse.engine.chat import Turn
 from kvhouse.engine.config import DEFAULT_CONFIG, EngineConfig
 from kvhouse.engine.engine import GREEDY, Engine, Prompt
@@ -20,32 +20,7 @@ from kvhouse.engine.prompt import refuse_a_single_prompt
 from kvhouse.engine.sampling_params import SamplingParams
 from kvhouse.errors import KvhouseError
 
-#: New tokens, each with the place of its prompt, and all completions when there is no more to come.
-Given = tuple[list[tuple[int, Token]], list[Completion] | None]
-#: What comes of a step, or why nothing does.
-Output = Given | BaseException
-
 Result = TypeVar("Result")
-
-
-class Asked:
-    """What one task has asked for, between its event loop and the engine's thread."""
-
-    def __init__(self) -> None:
-        self.answers: list[Answers] = []
-        self.loop = asyncio.get_running_loop()
-        self._outputs: asyncio.Queue[Output] = asyncio.Queue()
-
-    def give(self, output: Output) -> None:
-        """Hand an output over; called in the event loop, also by whoever wants an end of it."""
-        self._outputs.put_nowait(output)
-
-    async def take(self) -> Given:
-        """Wait for the next output; raises what went wrong."""
-        output = await self._outputs.get()
-        if isinstance(output, BaseException):
-            raise output
-        return output
 
 
 class AsyncEngine:
@@ -288,7 +263,7 @@ class AsyncEngine:
             by_loop.setdefault(asked.loop, []).append((asked, output))
         for loop, outputs in by_loop.items():
             try:
-                loop.call_soon_threadsafe(_give, outputs)
+                loop.call_soon_threadsafe(give_all, outputs)
             except RuntimeError:  # it is closed, so nobody will take them
                 for asked, _ in outputs:
                     self._end(asked)
@@ -298,8 +273,3 @@ class AsyncEngine:
             self._open.remove(asked)
         for answers in asked.answers:
             answers.cancel()
-
-
-def _give(outputs: list[tuple[Asked, Output]]) -> None:
-    for asked, output in outputs:
-        asked.give(output)

@@ -13,6 +13,7 @@ from kvhouse.engine.kernels.choose import KernelName
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.tiering import NO_TIERS, TiersBelow
 from kvhouse.errors import KvhouseError, UnsupportedModel
+from kvhouse.formats import is_rotated
 from kvhouse.layout import DEFAULT_BLOCK_SIZE, KVLayout, PoolSize
 from kvhouse.replayer.tiering import Tiering
 from kvhouse.spec.model import ModelSpec
@@ -77,6 +78,11 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if not self.kv_cache and (self.prefix_cache or self.tiering):
             raise KvhouseError("without a KV cache there is nothing to share or to store")
+
+    @property
+    def rotated(self) -> bool:
+        """Whether keys and values are rotated before they are rounded."""
+        return is_rotated(self.kv_format, self.kv_rotation)
 
     def limits(self, spec: ModelSpec) -> SchedulerConfig:
         """The scheduler's limits for a model.

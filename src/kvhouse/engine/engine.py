@@ -58,14 +58,7 @@ class Engine:
         self.scheduler = Scheduler(memory, limits)
         self.kv = KVTensors(spec, layout, size, rotate=config.kv_rotation)
         stores = make_stores(below.tiers, layout, config.tier_directory)
-        self.executor = TorchExecutor.on(
-            self.kv,
-            loaded,
-            stores,
-            config.kernel,
-            cached=config.kv_cache,
-            fast_path=config.fast_path,
-        )
+        self.executor = TorchExecutor.on(self.kv, loaded, config, stores)
         #: Bytes of the pool that requests held in the step before.
         self.held_bytes = 0
         #: Told of every step once it is taken in.

@@ -10,7 +10,8 @@ import torch
 
 from kvhouse.core.step import Row, Sampled, StepPlan, StepResult
 from kvhouse.engine.adapter import Adapter
-from kvhouse.engine.kernels.choose import KernelName, make_kernel
+from kvhouse.engine.config import EngineConfig
+from kvhouse.engine.kernels.choose import make_kernel
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.load import LoadedModel
 from kvhouse.engine.outputs import TokenLogprobs
@@ -66,36 +67,32 @@ class TorchExecutor:
         cls,
         kv: KVTensors,
         loaded: LoadedModel,
+        config: EngineConfig,
         tiers: Sequence[TierStore] = (),
-        kernel: KernelName = "auto",
-        *,
-        cached: bool = True,
-        fast_path: bool = True,
     ) -> TorchExecutor:
         """The executor of a loaded model on a pool, and on tiers below it.
 
         Args:
             kv: The pool.
             loaded: The model.
+            config: How the model is computed: the kernel, whether the pool is used at all, and
+                whether our own forward pass is taken where the model is understood.
             tiers: What lies below the pool.
-            kernel: What computes attention.
-            cached: Whether the pool is used; otherwise each token computes all before it again.
-            fast_path: Whether our own forward pass is taken where the model is understood.
 
         Raises:
             UnsupportedModel: The engine would not compute this model exactly.
             KvhouseError: The kernel that is asked for cannot serve this pool.
         """
         adapter: Adapter = UncachedAdapter(loaded.model)
-        if cached:
-            made = make_kernel(kv, kernel)
+        if config.kv_cache:
+            made = make_kernel(kv, config.kernel)
             adapter = make_adapter(
                 loaded.model,
                 made,
                 loaded.spec,
                 loaded.kind,
                 loaded.continuation,
-                fast=fast_path and loaded.fast,
+                fast=config.fast_path and loaded.fast,
             )
         return cls(adapter, loaded.eos_token_ids, Transfers(kv, tiers))
 

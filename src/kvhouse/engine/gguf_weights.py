@@ -7,8 +7,6 @@ its widened weights are written once and kept.
 from __future__ import annotations
 
 import hashlib
-import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +21,7 @@ from kvhouse.spec.fields import show_path
 from kvhouse.spec.gguf_header import Header, read_header
 from kvhouse.spec.gguf_reader import parts_of, read_gguf
 from kvhouse.spec.hf_config import read_config
+from kvhouse.spec.workplace import workplace
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -58,12 +57,9 @@ def converted(path: Path) -> Path:
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=".converting-", dir=target.parent))
-        try:
+        with workplace(target.parent, ".converting-") as work:
             _convert(path, work)
             _publish(work, target)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
     except (OSError, SafetensorError) as error:
         raise KvhouseError(
             f"{path}: cannot keep its converted weights in {target.parent}: {error}; "

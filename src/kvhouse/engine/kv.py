@@ -10,6 +10,7 @@ import torch
 from kvhouse.engine.available import allocate
 from kvhouse.engine.vectors import Vectors, cut
 from kvhouse.errors import KvhouseError, UnsupportedModel
+from kvhouse.formats import is_rotated
 from kvhouse.layout import KVLayout, LayerGroup, PoolSize
 from kvhouse.spec import ModelSpec
 from kvhouse.spec.layers import FullAttention, LatentAttention, Layer, describe
@@ -71,7 +72,7 @@ class KVTensors:
     ) -> None:
         refuse_what_has_no_tensors(layout)
         _refuse_rotation(layout, rotate)
-        self.rotated = layout.format.name == "int4" if rotate is None else rotate
+        self.rotated = is_rotated(layout.format.name, rotate)
         self.layout = layout
         self.size = size
         self.states = allocate(size.slots * layout.slot_bytes).view(size.slots, layout.slot_bytes)

@@ -18,6 +18,7 @@ from kvhouse.engine.packed import pack
 from kvhouse.errors import KvhouseError
 from kvhouse.formats import get_format
 from kvhouse.layout import DEFAULT_BLOCK_SIZE, KVLayout, PoolSize
+from kvhouse.spec.model import ModelSpec
 
 #: The text that ships with kvhouse: ``kvhouse/data/texts/README.md`` has its source and licence.
 TEXT = "news-from-nowhere"
@@ -49,6 +50,9 @@ VARIANTS = (
     Variant("int4"),
     Variant("int4", rotated=True),
 )
+
+#: What the others are compared with.
+_BASE = Variant("fp32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +168,7 @@ def measure_quality(
             context.
     """
     windows = list(_windows(token_ids, window, loaded.spec.max_length))
-    base = _Pool(loaded, Variant("fp32"), window)
+    base = _Pool(loaded, _BASE, window)
     pools = [_Pool(loaded, variant, window) for variant in variants]
     scores = [_Scores() for _ in [base, *pools]]
     for ids in windows:
@@ -181,6 +185,21 @@ def measure_quality(
         score.quality(pool, perplexity) for pool, score in zip([base, *pools], scores, strict=True)
     )
     return QualityReport(loaded.spec.name, text, len(windows) * (window - 1), window, results)
+
+
+def kv_bytes(spec: ModelSpec, variants: Sequence[Variant], window: int) -> int:
+    """Bytes of all pools that ``measure_quality`` holds at once."""
+    layouts = [_layout(spec, variant) for variant in (_BASE, *variants)]
+    return sum(layout.pool_bytes(_size(layout, window)) for layout in layouts)
+
+
+def _layout(spec: ModelSpec, variant: Variant) -> KVLayout:
+    return KVLayout.of(spec, variant.kv_format, DEFAULT_BLOCK_SIZE)
+
+
+def _size(layout: KVLayout, window: int) -> PoolSize:
+    """A pool for one window, and one slot."""
+    return PoolSize(sum(group.end_block(window) for group in layout.groups), 1)
 
 
 def _windows(token_ids: Sequence[int], window: int, longest: int) -> Iterator[list[int]]:
@@ -200,14 +219,15 @@ class _Pool:
 
     def __init__(self, loaded: LoadedModel, variant: Variant, window: int) -> None:
         self.variant = variant
-        self.layout = KVLayout.of(loaded.spec, variant.kv_format, DEFAULT_BLOCK_SIZE)
+        self.layout = _layout(loaded.spec, variant)
         tables, first = [], 0
         for group in self.layout.groups:
             count = group.end_block(window)
             tables.append(tuple(range(first, first + count)))
             first += count
         self._tables = tuple(tables)
-        kv = KVTensors(loaded.spec, self.layout, PoolSize(first, 1), rotate=variant.rotated)
+        size = _size(self.layout, window)
+        kv = KVTensors(loaded.spec, self.layout, size, rotate=variant.rotated)
         self.kernel = make_kernel(kv)
         self._adapter = ModelAdapter(loaded.model, self.kernel, loaded.spec)
 

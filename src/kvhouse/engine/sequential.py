@@ -20,6 +20,7 @@ from kvhouse.engine.kernels import AttentionKernel
 from kvhouse.engine.packed import PackedRow, PackedStep
 from kvhouse.engine.paging import ATTENTION, Forward, PagedCache, under_way
 from kvhouse.engine.quiet import quiet
+from kvhouse.engine.shapes_only import NoAttention, NoPages
 from kvhouse.engine.states import StateSlots
 from kvhouse.spec import ModelSpec
 
@@ -215,7 +216,7 @@ class SequentialAdapter(ModelAdapter):
         """One forward pass: the states that it leaves, and the model's output."""
         if self._continuation.own_attention:
             return self._with_own_attention(step, states, over_nothing)
-        attention = _NoAttention() if over_nothing else self.kernel.prepare(_packed(step))
+        attention = NoAttention() if over_nothing else self.kernel.prepare(_packed(step))
         forward = Forward(attention, self._latent)
         cache = self._carrier.accepted(PagedCache)(forward, step.rows[0].row.first)
         arguments = self._carrier.load(cache, states)
@@ -229,7 +230,7 @@ class SequentialAdapter(ModelAdapter):
     def _with_own_attention(
         self, step: PackedStep, states: States | None, over_nothing: bool
     ) -> tuple[States, Any]:
-        kind = self._carrier.accepted(_NoPages if over_nothing else GatheringCache)
+        kind = self._carrier.accepted(NoPages if over_nothing else GatheringCache)
         cache = kind(self.kernel.kv, step.rows[0], self.spec)
         output = self._run(step, self._carrier.load(cache, states))
         self._check(cache.calls, len(self._keeping))
@@ -250,54 +251,3 @@ def _joined(each: Sequence[States | None]) -> States:
         layer: [torch.cat(kind) for kind in zip(*(one[layer] for one in held), strict=True)]
         for layer in held[0]
     }
-
-
-class _NoPages(GatheringCache):
-    """Stands in for pages where only shapes matter: a token sees itself."""
-
-    def update(
-        self,
-        key_states: torch.Tensor,
-        value_states: torch.Tensor,
-        layer_idx: int,
-        *_: object,
-        **__: object,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Give back what comes."""
-        self.calls.append(layer_idx)
-        return key_states, value_states
-
-    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:  # noqa: ARG002
-        """The token's own."""
-        return query_length, self.get_seq_length()
-
-
-class _NoAttention:
-    """Stands in for attention where only shapes matter."""
-
-    def attend(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        key: torch.Tensor | None,
-        value: torch.Tensor | None,
-        scale: float,
-        *,
-        softcap: float | None = None,
-        sinks: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Zeros."""
-        del layer, key, scale, softcap, sinks
-        return query.new_zeros(*query.shape[:2], (query if value is None else value).shape[-1])
-
-    def attend_latent(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        latent: torch.Tensor,
-        rotary: torch.Tensor,
-        scale: float,
-    ) -> torch.Tensor:
-        """Zeros."""
-        del layer, rotary, scale
-        return query.new_zeros(*query.shape[:2], latent.shape[-1])

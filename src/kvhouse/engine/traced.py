@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from kvhouse.core.request import Request
 from kvhouse.core.step import Executor, StepPlan
-from kvhouse.engine.config import EngineConfig
+from kvhouse.engine.config import DEFAULT_CONFIG, EngineConfig
 from kvhouse.engine.executor import TorchExecutor
 from kvhouse.engine.fast.paths import Paths
 from kvhouse.engine.kv import KVTensors
@@ -92,10 +91,9 @@ def scenario_for(
 def run_trace(
     loaded: LoadedModel,
     scenario: Scenario,
+    config: EngineConfig = DEFAULT_CONFIG,
     *,
     seed: int = 0,
-    tier_directory: Path | None = None,
-    fast_path: bool = True,
     on_ended: Callable[[RequestRecord], None] | None = None,
     on_plan: Callable[[StepPlan], None] | None = None,
     watch: Callable[[Executor], Executor] | None = None,
@@ -110,9 +108,9 @@ def run_trace(
     Args:
         loaded: The model; its spec is the scenario's.
         scenario: The traffic, the pool and the limits.
+        config: How the model is computed: its kernel, rotation, KV cache, fast path and directory
+            of tiers. All else of it is in the scenario already, which ``scenario_for`` made of it.
         seed: Decides the prompts.
-        tier_directory: Where a tier's files are made.
-        fast_path: Whether our own forward pass is taken where the model is understood.
         on_ended: Called for each request that finished or was rejected.
         on_plan: Called for each step's plan.
         watch: Puts an executor around the engine's, which may look at what it is asked.
@@ -123,9 +121,9 @@ def run_trace(
         KvhouseError: The pool cannot be built as described, the memory is not there, or the model
             gave no usable output for a request.
     """
-    kv = KVTensors(loaded.spec, scenario.layout, scenario.pool)
-    stores = make_stores(scenario.tiers, scenario.layout, tier_directory)
-    executor = TorchExecutor.on(kv, loaded, stores, fast_path=fast_path)
+    kv = KVTensors(loaded.spec, scenario.layout, scenario.pool, rotate=config.kv_rotation)
+    stores = make_stores(scenario.tiers, scenario.layout, config.tier_directory)
+    executor = TorchExecutor.on(kv, loaded, config, stores)
     prompts = Prompts(seed, loaded.spec.vocab_size)
 
     def register(request: Request, asked: TraceRequest) -> None:

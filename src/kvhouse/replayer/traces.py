@@ -182,6 +182,19 @@ def read_trace(
         scale_lengths=scale_lengths,
         max_length=max_length,
     )
+    return select_trace(source, selection, on_read)
+
+
+def select_trace(
+    source: str | Path,
+    selection: Selection,
+    on_read: Callable[[TraceRequest], None] | None = None,
+) -> Trace:
+    """Read what is selected of a trace into memory; see ``read_trace``.
+
+    Raises:
+        TraceError: The trace cannot be read or holds no request.
+    """
     stream = TraceStream(source, selection)
     table = TraceTable(stream if on_read is None else told(stream, on_read))
     return Trace(str(source), table, selection, stream.tally.cut, stream.tally.skipped)

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from kvhouse.server.app import make_app
     from kvhouse.server.desk import Desk
     from kvhouse.server.listen import serve
-    from kvhouse.server.room import require_room
     from kvhouse.server.sight import describe
 
 __all__ = [
@@ -23,7 +22,6 @@ __all__ = [
     "bind",
     "describe",
     "make_app",
-    "require_room",
     "serve",
     "url_of",
 ]
@@ -41,7 +39,6 @@ _HOMES = {
     "Desk": "kvhouse.server.desk",
     "describe": "kvhouse.server.sight",
     "make_app": "kvhouse.server.app",
-    "require_room": "kvhouse.server.room",
     "serve": "kvhouse.server.listen",
 }
 

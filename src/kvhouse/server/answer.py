@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from kvhouse.engine import Completion, SamplingParams
-from kvhouse.engine.async_engine import Asked, Given
+from kvhouse.engine.asked import Asked, Given
 from kvhouse.engine.prompt_thread import Prompts
 from kvhouse.errors import KvhouseError, RequestRejected
 from kvhouse.server.desk import Desk
@@ -73,6 +73,8 @@ class Answer(Response):
         self._timing = Timing(desk.metrics)
         self._started = False
         self._let_go: Callable[[int], None]
+        #: When the event loop's clock says that it has taken too long.
+        self._deadline: float
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, and say in the metrics how it ended.
@@ -81,6 +83,7 @@ class Answer(Response):
             ApiError: It cannot be answered, and nothing was sent yet.
         """
         outcome = "failed"
+        self._deadline = scope["kvhouse.deadline"]
         try:
             with self._desk.admitted(self._count) as self._let_go:
                 await self._answer(scope, receive, send)
@@ -115,15 +118,14 @@ class Answer(Response):
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         desk = self._desk
-        deadline = desk.settings.request_seconds
-        async with asyncio.timeout(deadline):
+        async with asyncio.timeout_at(self._deadline):
             prompts = await self._prepare(desk.prompts)
         desk.require_short(prompts)
         most = self._most_tokens or max(1, desk.max_length - len(prompts[0]))
         desk.metrics.prompt_tokens.inc(sum(map(len, prompts)))
         asked = desk.engine.ask(prompts, most, self._sampling, self._n, salt=scope["kvhouse.salt"])
-        left = deadline - self._timing.passed
-        timer = asyncio.get_running_loop().call_later(left, asked.give, TimeoutError())
+        loop = asyncio.get_running_loop()
+        timer = loop.call_at(self._deadline, asked.give, TimeoutError())
         watch = asyncio.create_task(_watch(receive, asked))
         try:
             if self._streamed:
@@ -171,7 +173,7 @@ class Answer(Response):
 
     async def _send_in_time(self, body: bytes, send: Send, *, more: bool = True) -> None:
         """Send a piece; one that a client has not taken when its time is over, it never will."""
-        async with asyncio.timeout(self._desk.settings.request_seconds - self._timing.passed):
+        async with asyncio.timeout_at(self._deadline):
             await self._send(body, send, more=more)
 
     async def _send(self, body: bytes, send: Send, *, more: bool = True) -> None:

@@ -22,6 +22,7 @@ from kvhouse.server.desk import Desk
 from kvhouse.server.documents import FIGURES, MODEL, MODELS, STREAMED, documented, errors
 from kvhouse.server.errors import (
     ApiError,
+    about_to_end,
     answer_crash,
     answer_http_exception,
     answer_invalid,
@@ -62,7 +63,7 @@ def make_app(desk: Desk) -> App:
 
     app = App(title="kvhouse", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.model = desk.settings.model
-    app.add_middleware(Gate, settings=desk.settings)
+    app.add_middleware(Gate, desk=desk)
     app.add_exception_handler(HTTPException, answer_http_exception)
     app.add_exception_handler(RequestValidationError, answer_invalid)
     app.add_exception_handler(Exception, answer_crash)
@@ -154,7 +155,7 @@ def _add_figures(app: App, desk: Desk) -> None:
     async def health() -> Response:
         """Whether the server takes requests."""
         if desk.closing or not desk.engine.alive:
-            raise ApiError(503, "the server is about to end", code="shutting_down")
+            raise about_to_end()
         return JSONResponse({"status": "ok"})
 
     @app.get("/metrics", responses=FIGURES | errors(401))

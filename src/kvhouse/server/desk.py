@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from kvhouse.engine import AsyncEngine
 from kvhouse.engine.prompt_thread import Prompts
-from kvhouse.server.errors import ApiError
+from kvhouse.server.errors import ApiError, about_to_end
 from kvhouse.server.metrics import Metrics
 from kvhouse.server.settings import MOST_ANSWERS, ServerSettings
+from kvhouse.server.sight import describe
 from kvhouse.server.totals import StepTotals
 
 #: The longest time that a refused client is told to wait, in seconds.
@@ -34,12 +36,14 @@ class Desk:
         self.prompts = Prompts(inner.tokenizer, inner.spec.vocab_size)
         self.totals = StepTotals(inner)
         inner.observer = self.totals
-        self.metrics = Metrics(self.totals)
+        self.metrics = Metrics(self.totals, describe(inner))
         self.max_length = inner.scheduler.config.max_length
         #: Whether the server was told to end, and takes nothing new.
         self.closing = False
         self._answers = 0
         self._latency = 0.0
+        #: Waits for bodies that are on their way.
+        self._reading: set[asyncio.Timeout] = set()
 
     @property
     def waiting(self) -> int:
@@ -69,7 +73,7 @@ class Desk:
                 no server takes so many.
         """
         if self.closing:
-            raise ApiError(503, "the server is about to end", code="shutting_down")
+            raise about_to_end()
         if answers > MOST_ANSWERS:
             raise ApiError(
                 400, f"{answers} answers in one request: ask for at most {MOST_ANSWERS}", param="n"
@@ -94,6 +98,21 @@ class Desk:
             yield let_go
         finally:
             let_go(left)
+
+    @contextmanager
+    def reading(self, wait: asyncio.Timeout) -> Iterator[None]:
+        """A wait for a body, which is over as soon as nothing new is taken."""
+        self._reading.add(wait)
+        try:
+            yield
+        finally:
+            self._reading.discard(wait)
+
+    def stop_reading(self) -> None:
+        """Wait for no body any more: what it asks for would be refused."""
+        self.closing = True
+        for wait in self._reading:
+            wait.reschedule(asyncio.get_running_loop().time())
 
     def require_short(self, prompts: list[list[int]]) -> None:
         """Refuse prompts that are longer than is allowed.

@@ -63,6 +63,11 @@ class ApiError(HTTPException):
         return error_body(self.status_code, self.detail, self.param, self.code)
 
 
+def about_to_end() -> ApiError:
+    """Says that the server takes nothing new."""
+    return ApiError(503, "the server is about to end", code="shutting_down")
+
+
 def error_body(
     status: int, message: str, param: str | None = None, code: str | None = None
 ) -> dict[str, Any]:

@@ -153,14 +153,29 @@ class CompletionForm(_Form):
         for text in texts:
             offsets.append(offset)
             offset += len(text)
+        names = [self._names(token, one) for token, one in tokens]
         return {
-            "tokens": texts,
+            "tokens": [named[token] for named, (token, _) in zip(names, tokens, strict=True)],
             "token_logprobs": [one.chosen for _, one in tokens],
             "top_logprobs": [
-                {self._token_text(token): value for token, value in one.top} for _, one in tokens
+                {named[other]: value for other, value in (*one.top, (token, one.chosen))}
+                for named, (token, one) in zip(names, tokens, strict=True)
             ],
             "text_offset": offsets,
         }
+
+    def _names(self, chosen: int, logprobs: TokenLogprobs) -> dict[int, str]:
+        """What the tokens of one position are called, each by a name of its own.
+
+        That is the token's text. Where there is none, where it is only part of a character, or
+        where a likelier token has the same, it is the id, in vLLM's way of writing it.
+        """
+        names: dict[int, str] = {}
+        for token in (chosen, *(token for token, _ in logprobs.top)):
+            text = self._token_text(token)
+            taken = not text or "\ufffd" in text or text in names.values()
+            names.setdefault(token, f"token_id:{token}" if taken else text)
+        return names
 
 
 class ChatForm(_Form):

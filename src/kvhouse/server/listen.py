@@ -15,10 +15,14 @@ import uvicorn
 
 from kvhouse.server.address import taken
 from kvhouse.server.app import make_app
+from kvhouse.server.connections import Config, Connection
 from kvhouse.server.desk import Desk
 
 #: Connections that may wait to be accepted.
 _BACKLOG = 2048
+
+#: Ticks between two looks for connections whose clients take nothing more.
+_SWEEP_TICKS = 100
 
 #: Seconds after the grace time in which requests are told that they cannot finish.
 _LAST_WORDS = 10
@@ -34,13 +38,10 @@ class Ending(uvicorn.Server):
 
     def __init__(self, desk: Desk, say: Callable[[str], None]) -> None:
         super().__init__(
-            uvicorn.Config(
+            Config(
                 make_app(desk),
-                http="h11",  # which bounds headers; the other that uvicorn may find does not
-                log_level="error",
-                access_log=False,
-                ws="none",
-                timeout_graceful_shutdown=math.ceil(desk.settings.grace_seconds) + _LAST_WORDS,
+                desk.settings,
+                math.ceil(desk.settings.grace_seconds) + _LAST_WORDS,
             )
         )
         self._desk = desk
@@ -54,9 +55,18 @@ class Ending(uvicorn.Server):
         self.should_exit = True
         self._desk.closing = True
 
+    async def on_tick(self, counter: int) -> bool:
+        """What uvicorn does ten times a second."""
+        if counter % _SWEEP_TICKS == 0:
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, Connection):
+                    connection.sweep()
+        return await super().on_tick(counter)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let running requests finish within the grace time, then tell them that they cannot."""
         grace = self._desk.settings.grace_seconds
+        self._desk.stop_reading()
         self._say(f"ending; requests that run have {grace:g} s (a second signal ends at once)")
 
         async def cut() -> None:

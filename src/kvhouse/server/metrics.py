@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -20,7 +21,8 @@ _STEP_COUNTERS = {
     "seconds": "Time of these steps",
     "computed_tokens": "Tokens computed, prompts and output",
     "generated_tokens": "Tokens sampled",
-    "found_tokens": "Tokens that admitted requests found in the pool or loaded from a tier",
+    "admitted_tokens": "Tokens known at each admission: prompts, after a preemption output too",
+    "found_tokens": "Those of admitted_tokens that were in the pool or loaded from a tier",
     "preemptions": "How often a request lost its memory",
     "decode_bytes": "Bytes that steps of nothing but decoding had to read: weights once, and KV",
     "decode_seconds": "Time of these decoding steps; decode_bytes by it is the bandwidth achieved",
@@ -28,11 +30,16 @@ _STEP_COUNTERS = {
 
 
 class Metrics:
-    """What one server counts and times."""
+    """What one server counts and times.
 
-    def __init__(self, totals: StepTotals) -> None:
+    Args:
+        totals: What its steps add up to.
+        pool: What does not change about its pool, from ``describe``.
+    """
+
+    def __init__(self, totals: StepTotals, pool: Mapping[str, Any]) -> None:
         self._registry = CollectorRegistry()
-        self._pool = _Pool(totals)
+        self._pool = _Pool(totals, pool)
         self._registry.register(self._pool)
         self.prompt_tokens = Counter(
             "kvhouse_prompt_tokens", "Tokens of accepted prompts", registry=self._registry
@@ -75,8 +82,12 @@ class Metrics:
 class _Pool(Collector):
     """What the engine knows, as it was when it was last looked at."""
 
-    def __init__(self, totals: StepTotals) -> None:
+    def __init__(self, totals: StepTotals, pool: Mapping[str, Any]) -> None:
         self._totals = totals
+        self._labels = {
+            "block_size": str(pool["block_tokens"]),
+            "enable_prefix_caching": str(pool["prefix_cache"]),
+        }
         self.sight: PoolSight | None = None
 
     def collect(self) -> Iterator[Metric]:
@@ -85,6 +96,11 @@ class _Pool(Collector):
             if totals[name] is not None:
                 full = f"kvhouse_step_{name}" if name == "seconds" else f"kvhouse_{name}"
                 yield CounterMetricFamily(full, text, value=totals[name])
+        info = GaugeMetricFamily(
+            "kvhouse_cache_config_info", "Always 1; the labels say", labels=list(self._labels)
+        )
+        info.add_metric(list(self._labels.values()), 1)
+        yield info
         if self.sight is None:
             return
         running, waiting = self.sight.running, self.sight.waiting

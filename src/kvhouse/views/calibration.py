@@ -65,6 +65,12 @@ def show_profile(console: Console, profile: Profile) -> None:
         f"{fit.cross_validated_mean:.1%} on average and {fit.cross_validated_p90:.1%} at the 90th "
         "percentile."
     )
+    if profile.paths:
+        rotated = ", rotated" if profile.kv_rotation else ""
+        console.print(
+            f"Computed {profile.paths.words} in {profile.dtype}; keys and values in "
+            f"{profile.kv_format}{rotated}."
+        )
     if profile.origin:
         console.print(f"Estimated {show_path(profile.origin)}.", markup=False)
     else:

@@ -135,6 +135,7 @@ _KVHOUSE = (
     _metric("waiting", "kvhouse_requests_waiting"),
     _metric("kv_bytes", "kvhouse_kv_bytes"),
     _metric("preempted_total", "kvhouse_preemptions_total", "total"),
+    _metric("queried_total", "kvhouse_admitted_tokens_total", "total"),
     _metric("hit_total", "kvhouse_found_tokens_total", "total"),
     _metric("prompt_total", "kvhouse_prompt_tokens_total", "total"),
     _metric("generated_total", "kvhouse_generated_tokens_total", "total"),
@@ -157,7 +158,7 @@ PREFIXES = {
     "tgi_": "tgi",
     "kvhouse_": "kvhouse",
 }
-#: Labels of ``vllm:cache_config_info`` and ``sglang:cache_config_info`` that are facts.
+#: Labels of what each engine says of its configuration that are facts.
 CACHE_CONFIG = {
     "vllm:cache_config_info": {
         "block_size": "block_size",
@@ -173,6 +174,10 @@ CACHE_CONFIG = {
         "swap_space": "swap_space_gib",
     },
     "sglang:cache_config_info": {"page_size": "page_size", "num_pages": "pages"},
+    "kvhouse_cache_config_info": {
+        "block_size": "block_size",
+        "enable_prefix_caching": "enable_prefix_caching",
+    },
 }
 #: The label that names the model.
 MODEL_LABELS = ("model_name", "model")

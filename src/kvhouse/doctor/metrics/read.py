@@ -9,10 +9,10 @@ from kvhouse.doctor.facts import Fact, Value
 from kvhouse.doctor.launch import option_value
 from kvhouse.doctor.line import WORDS
 from kvhouse.doctor.log import Log
-from kvhouse.doctor.mask import mask
 from kvhouse.doctor.metrics.names import CACHE_CONFIG, METRICS, MODEL_LABELS
 from kvhouse.doctor.metrics.scrape import MOST_LINE, Sample, Scrape, scrapes
 from kvhouse.doctor.scan import Readable
+from kvhouse.web.mask import mask
 
 #: Histograms of which the mean is a fact.
 _MEANS = ("queue_seconds", "prefill_seconds", "prefilled_tokens", "prompt_length", "output_length")

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from kvhouse.doctor.mask import mask
 from kvhouse.doctor.metrics.names import CACHE_CONFIG, METRICS, NOT_HELD, PREFIXES, Metric
 from kvhouse.errors import KvhouseError
+from kvhouse.web.mask import mask
 
 #: Samples of one scrape that are kept; a server has a few for each of its engines.
 MOST_SAMPLES = 4096

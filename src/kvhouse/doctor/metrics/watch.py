@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvhouse.doctor.log import Log
-from kvhouse.doctor.metrics.fetch import FetchError
 from kvhouse.doctor.metrics.read import Collected
 from kvhouse.doctor.metrics.scrape import Scrape, scrapes
+from kvhouse.web.address import FetchError
 
 
 @dataclass(frozen=True, slots=True)

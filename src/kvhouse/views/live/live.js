@@ -35,8 +35,8 @@ function fact(value, name, detail) {
 function showFacts() {
   const { totals, ledger, pool } = state;
   const held = ledger.used + ledger.shared + ledger.reserved + ledger.internal;
-  const met = totals.found_tokens + totals.computed_tokens - totals.generated_tokens;
-  const share = met > 0 ? `${number((100 * totals.found_tokens) / met)} %` : "–";
+  const known = totals.admitted_tokens;
+  const share = known > 0 ? `${number((100 * totals.found_tokens) / known)} %` : "–";
   const facts = [
     fact(NUMBERS.format(state.running), texts.running, say("of_most", NUMBERS.format(pool.max_running))),
     fact(NUMBERS.format(state.waiting), texts.waiting, say("preempted", NUMBERS.format(totals.preemptions))),

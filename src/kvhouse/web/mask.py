@@ -1,4 +1,4 @@
-"""What may be shown of an untrusted log: no secrets, no control characters, not much of it."""
+"""What may be shown of an untrusted text: no secrets, no control characters, not much of it."""
 
 from __future__ import annotations
 
