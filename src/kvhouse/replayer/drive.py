@@ -62,9 +62,9 @@ def drive(
     """
     state = _Drive(scheduler, executor, arrivals, Intervals(keep=keep))
     state.report = Reporter(on_event) if on_event else None
-    state.keys = keys or state.keys
+    state.keys = keys
     state.on_submitted = on_submitted
-    state.on_ended = on_ended or state.on_ended
+    state.on_ended = on_ended
     state.on_plan = on_plan
     state.guard = guard
     state.recorder = recorder
@@ -100,9 +100,9 @@ class _Drive:
         self.executor = executor
         self.arrivals = arrivals
         self.report: Reporter | None = None
-        self.keys: Callable[[TraceRequest], BlockKeys | None] = _nothing
+        self.keys: Callable[[TraceRequest], BlockKeys | None] | None = None
         self.on_submitted: Callable[[Request, TraceRequest], None] | None = None
-        self.on_ended: Callable[[RequestRecord], None] = _nothing
+        self.on_ended: Callable[[RequestRecord], None] | None = None
         self.on_plan: Callable[[StepPlan], None] | None = None
         self.guard: Guard | None = None
         self.recorder: Recorder | None = None
@@ -124,15 +124,16 @@ class _Drive:
             request = self._submit(asked, record)
             if self.report:
                 self.report.arrived(record, self._next_plan)
-            if request is None:
-                self.on_ended(record)
-            elif self.on_submitted:
+            if request and self.on_submitted:
                 self.on_submitted(request, asked)
+            elif not request and self.on_ended:
+                self.on_ended(record)
 
     def _submit(self, asked: TraceRequest, record: RequestRecord) -> Request | None:
+        keys = self.keys(asked) if self.keys else None
         try:
             request = self.scheduler.submit(
-                asked.prompt_tokens, asked.output_tokens, self.keys(asked), asked.priority
+                asked.prompt_tokens, asked.output_tokens, keys, asked.priority
             )
         except RequestRejected as rejection:
             record.rejection = str(rejection)
@@ -274,7 +275,8 @@ class _Drive:
         live.note()
         if self.report:
             self.report.finished(record, step, self.now)
-        self.on_ended(record)
+        if self.on_ended:
+            self.on_ended(record)
 
     def _pass_time(
         self,
@@ -297,7 +299,3 @@ class _Drive:
             )
         )
         self.now += seconds
-
-
-def _nothing(_: object) -> None:
-    """What is called when nobody asked to be, and what blocks hold where nobody says."""
