@@ -35,9 +35,11 @@ from kvhouse.spec.layers import ChunkedAttention, LatentAttention, Layer
 SHAPES = [(9, 3, 64, 64), (4, 4, 32, 64), (8, 1, 64, 32), (6, 2, 96, 32), (40, 1, 16, 32)]
 
 
-def pool(layer: Layer, kv_format: str, block_size: int, blocks: int, **options) -> KVTensors:
+def pool(
+    layer: Layer, kv_format: str, block_size: int, blocks: int, dtype: str = "float32", **options
+) -> KVTensors:
     """One layer's pages; every byte is 255, which is NaN in all floats, scales among them."""
-    model = ModelSpec("test", "TestForCausalLM", (layer,), 64, 100, 10**6, 0, 0, "float32")
+    model = ModelSpec("test", "TestForCausalLM", (layer,), 64, 100, 10**6, 0, 0, dtype)
     layout = KVLayout.of(model, kv_format, block_size)
     kv = KVTensors(model, layout, PoolSize(blocks), **options)
     for block in range(blocks):
@@ -297,7 +299,7 @@ def test_prompts_are_multiplied_in_pairs_of_bfloat16(kv_format, data):
     seed = data.draw(st.integers(0, 2**32 - 1))
     rng = np.random.default_rng(seed)
     sinks = rng.standard_normal(shape[0]) if data.draw(st.booleans()) else None
-    kv = pool(layer_of(shape, window, chunk), kv_format, block_size, 63)
+    kv = pool(layer_of(shape, window, chunk), kv_format, block_size, 63, "bfloat16")
     kernel, requests = NumbaKernel(kv), Requests(kv, seed)
     counts = st.dictionaries(st.integers(0, 2), st.sampled_from([1, 2, 19, 150]), min_size=1)
     for step in data.draw(st.lists(counts, min_size=1, max_size=2)):
@@ -314,11 +316,13 @@ def test_which_prompts_are_multiplied_in_pairs():
     """Where the processor can, and blocks and values fill panels; never what is float32."""
     capable = compiled.has_feature("avx512bf16")
     for block_size, value_size, fits in ((16, 64, True), (4, 48, False), (16, 16, False)):
-        kv = pool(FullAttention(4, 2, 64, value_size), "bf16", block_size, 2)
+        kv = pool(FullAttention(4, 2, 64, value_size), "bf16", block_size, 2, "bfloat16")
         layer = NumbaKernel(kv).layers[0]
         assert layer.way(1, alone=False).in_pairs == (fits and capable)
         assert not layer.way(1, alone=True).in_pairs
         assert not layer.way(0, alone=False).in_pairs
+    other = NumbaKernel(pool(FullAttention(4, 2, 64, 64), "bf16", 16, 2))
+    assert other.layers[0].pairs is None
 
 
 def test_a_batch_of_rows_need_not_be_one_sequence():

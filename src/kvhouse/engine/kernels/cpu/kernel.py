@@ -47,7 +47,8 @@ class NumbaKernel:
         self.kv = kv
         self.about = "compiled by Numba for this processor"
         self.layers = {
-            number: CompiledLayer.of(kept, latent=kept.latent) for number, kept in kv.layers.items()
+            number: CompiledLayer.of(kept, kv.layout.dtype, latent=kept.latent)
+            for number, kept in kv.layers.items()
         }
         self.memory = _Memory()
 

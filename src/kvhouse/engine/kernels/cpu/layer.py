@@ -61,8 +61,14 @@ class CompiledLayer:
     lanes: int
 
     @classmethod
-    def of(cls, kept: LayerKV, *, latent: bool) -> CompiledLayer:
-        """Compile what the layer needs, unless it is there already."""
+    def of(cls, kept: LayerKV, dtype: str, *, latent: bool) -> CompiledLayer:
+        """Compile what the layer needs, unless it is there already.
+
+        Args:
+            kept: The layer's tensors.
+            dtype: What the model computes in.
+            latent: Whether it is latent attention.
+        """
         keys, values = reversed(kept.vectors) if latent else kept.vectors
         fmt, lanes = keys.format.name, gcd(kept.block_size, 16)
         width = 32 if values.size % 32 == 0 else 16
@@ -72,7 +78,7 @@ class CompiledLayer:
             _call(kept, keys, values),
             compiled.writer(fmt, across=not latent),
             Way(attender(fmt, lanes, width), _TURNED_ROWS if latent else _ROWS),
-            None if latent else _pairs(keys, values, lanes),
+            _pairs(keys, values, lanes) if dtype == "bfloat16" and not latent else None,
             lanes,
         )
 
