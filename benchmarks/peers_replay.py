@@ -29,7 +29,7 @@ from typing import Any
 
 from kvhouse.replayer.setup import Setup
 from kvhouse.replayer.traces import TraceRequest, read_trace
-from replay_speed import setup_of
+from replay_speed import setup_of, variant
 
 PEERS = ("aisimulate", "vidur")
 #: What pip is asked for; AISimulate comes as a wheel only, beside a placeholder.
@@ -164,7 +164,7 @@ def compare(title: str, setup: Setup, pythons: dict[str, Path], times: int) -> N
     asked = len(setup.trace.requests)
     print(f"{title}: {asked:,} requests, {tokens:,} output tokens")
     ours = median(lambda: run_kvhouse(setup), times)
-    _show("kvhouse", ours, ours, asked, tokens)
+    _show(f"kvhouse, {variant()}", ours, ours, asked, tokens)
     with tempfile.TemporaryDirectory() as folder:
         for peer, python in pythons.items():
             if peer == "vidur":

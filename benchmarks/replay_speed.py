@@ -7,7 +7,7 @@
 
 Llama-3-8B on an A100 80G, paged. Where the trace has hash ids: Llama-3.1-8B, with the prefix cache,
 in blocks as long as an id stands for. The times are this process's own CPU time, one core, and are
-medians; reading a trace is no part of them.
+medians; reading a trace is no part of them. The first line says whether the loops are compiled.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Callable
 from functools import partial
 
 from kvhouse import devices, spec
+from kvhouse.core import leap
 from kvhouse.core.step import StepPlan
 from kvhouse.layout import DEFAULT_BLOCK_SIZE
 from kvhouse.replayer.results import ReplayResult
@@ -28,6 +29,11 @@ from kvhouse.replayer.traces import Trace, read_trace
 
 BATCHES = (8, 16, 32, 64, 128, 256, 512, 1024)
 MILLION = "poisson:rate=40,prompt=lognormal(200,1),output=lognormal(60,0.8),requests=1000000,seed=1"
+
+
+def variant() -> str:
+    """Which of the two variants of kvhouse runs here."""
+    return "plain Python" if leap.__file__.endswith(".py") else "compiled"
 
 
 def setup_of(trace: Trace, block_size: int | None = None) -> Setup:
@@ -108,6 +114,7 @@ def main() -> None:
     parser.add_argument("--million", action="store_true", help="replay a million requests, once")
     parser.add_argument("--curve", action="store_true", help="cost of a step over the batch")
     asked = parser.parse_args()
+    print(f"kvhouse, {variant()}")
     for name in asked.traces:
         setup = setup_of(read_trace(name), asked.block_size)
         show(name, *measure(setup.drive, asked.times))

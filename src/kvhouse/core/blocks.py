@@ -28,12 +28,11 @@ class BlockPool:
 
     def take(self, count: int) -> list[int] | None:
         """Take ``count`` blocks, or none at all and return None."""
-        if count > len(self._free):
+        left = len(self._free) - count
+        if left < 0:
             return None
-        split = len(self._free) - count
-        taken = self._free[split:]
-        del self._free[split:]
-        taken.reverse()
+        taken = self._free[: -count - 1 : -1]
+        del self._free[left:]
         return taken
 
     def give_back(self, ids: Sequence[int]) -> None:

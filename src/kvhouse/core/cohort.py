@@ -61,7 +61,8 @@ class Cohort:
         self.tick = self.size = self.computed = self.keyed = 0
         self.members: dict[int, Member] = {}
         self._block_size = block_size
-        self._beginning: dict[int, list[Member]] = {}
+        #: For each rest, who begins a block at the ticks that leave it, in order.
+        self._beginning = [_NOBODY] * block_size
         self._ending: dict[int, list[Member]] = {}
         self._ends: list[int] = []
         #: Ticks in which members begin their last blocks, and the tokens that these have beyond
@@ -86,8 +87,10 @@ class Cohort:
     def _let_begin(self, member: Member) -> None:
         """Note in which ticks a member begins blocks."""
         member.phase = (self.tick - member.request.computed) % self._block_size
-        peers = self._beginning.setdefault(member.phase, [])
-        if peers and peers[-1].place > member.place:
+        peers = self._beginning[member.phase]
+        if not peers:
+            self._beginning[member.phase] = [member]
+        elif peers[-1].place > member.place:
             insort(peers, member, key=PLACE)
         else:
             peers.append(member)
@@ -98,24 +101,31 @@ class Cohort:
 
     def beginning(self, tick: int) -> list[Member]:
         """Who computes the first token of a block in a tick, in order; not to be changed."""
-        return self._beginning.get(tick % self._block_size, _NOBODY)
+        return self._beginning[tick % self._block_size]
 
     def beginning_in(self, ticks: range) -> list[list[Member]]:
         """The same for each of many ticks."""
-        get, size = self._beginning.get, self._block_size
-        return [get(tick % size, _NOBODY) for tick in ticks]
+        first = ticks.start % self._block_size
+        end = first + len(ticks)
+        rounds = -(-end // self._block_size)
+        ring = self._beginning * rounds if rounds > 1 else self._beginning
+        return ring[first:end]
 
-    def excess_in(self, ticks: range) -> list[tuple[int, int]]:
-        """Once for each tick, in their order: which of these ticks begin members' last blocks.
+    def excess_in(self, first: int, end: int) -> list[tuple[int, int]]:
+        """Once for each tick, in their order: which ticks begin members' last blocks.
+
+        Args:
+            first: The first of these ticks.
+            end: The tick after the last.
 
         Returns:
             The place of the tick among these, and the tokens of such a block that its request
             will never fill.
         """
         found: list[tuple[int, int]] = []
-        while self._excess and self._excess[0][0] < ticks.stop:
+        while self._excess and self._excess[0][0] < end:
             tick, tokens = heappop(self._excess)
-            found.append((tick - ticks.start, tokens))
+            found.append((tick - first, tokens))
         return found
 
     @property
@@ -141,10 +151,7 @@ class Cohort:
             self.computed -= request.computed
             self.keyed -= member.keyed
             if member.tables:
-                peers = self._beginning[member.phase]
-                peers.remove(member)
-                if not peers:
-                    del self._beginning[member.phase]
+                self._beginning[member.phase].remove(member)
         self.size -= len(ended)
         return [member.request for member in ended]
 

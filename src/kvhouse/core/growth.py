@@ -43,7 +43,7 @@ class Growth:
         """Give each of these its next blocks."""
         self._hand_out(beginning, len(beginning))
         tick = self.cohort.tick
-        self._count(len(beginning), self.cohort.excess_in(range(tick, tick + 1)))
+        self._count(len(beginning), self.cohort.excess_in(tick, tick + 1))
 
     def take(self, ticks: range, stretch: Stretch, going_on: Request | None = None) -> None:
         """Give out the blocks of the steps after the planned one.
@@ -64,7 +64,7 @@ class Growth:
         if self._sharing:
             self._take_one_by_one(ticks, beginning, stretch, self._sharing.pool, going_on)
         stretch.begun = list(map(len, beginning))
-        stretch.excess = self.cohort.excess_in(ticks)
+        stretch.excess = self.cohort.excess_in(ticks.start, ticks.stop)
         begun = sum(stretch.begun)
         if begun:
             if not self._sharing:

@@ -111,7 +111,9 @@ class Leaper:
         scheduler, cohort, stretch = self.scheduler, self._cohort, self.stretch
         budget, size, waits = self.config.token_budget, cohort.size, self.config.prefill_first
         beginning = cohort.beginning(cohort.tick)
-        if len(beginning) * self._growth.each > self._pool.free_blocks or (waits and size > budget):
+        if waits and size > budget:
+            return None
+        if beginning and len(beginning) * self._growth.each > self._pool.free_blocks:
             return None
         left = self._deal(budget, alone=waits) if self._prompts else budget - size * (not waits)
         if left < 0:

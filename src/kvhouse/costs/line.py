@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import repeat
-
-#: Most stretches are no longer than this; what is left after so many steps, numpy does at once.
-_MANY = 64
-#: Whole numbers below this are floats exactly.
-_EXACT = 2**53
+from itertools import accumulate, repeat
 
 
 @dataclass(slots=True)
@@ -20,7 +18,7 @@ class Line:
         more_bytes: What each later step adds.
         flops: FLOPs of the first step.
         more_flops: What each later step adds.
-        bandwidth: Bytes a second.
+        bandwidth: Bytes a second; a whole number stays one, so a quotient of two is rounded once.
         flop_rate: FLOP/s.
         beside: Seconds that every step takes beside these.
     """
@@ -29,8 +27,8 @@ class Line:
     more_bytes: int
     flops: int
     more_flops: int
-    bandwidth: float
-    flop_rate: float
+    bandwidth: int | float
+    flop_rate: int | float
     beside: float = 0.0
 
     def spend(self, now: float, until: float, most: int) -> tuple[list[float], float]:
@@ -46,38 +44,31 @@ class Line:
         Returns:
             The seconds of each step, and the clock afterwards.
         """
-        at_once = most >= 2 * _MANY and max(self._last(most)) < _EXACT
-        moved, flops, bandwidth, rate = self.bytes, self.flops, self.bandwidth, self.flop_rate
-        beside = self.beside
-        more_bytes, more_flops, seconds = self.more_bytes, self.more_flops, []
-        for _ in repeat(None, _MANY if at_once else most):
-            step, compute = moved / bandwidth, flops / rate
-            if compute > step:
-                step = compute
-            step += beside
-            seconds.append(step)
-            now += step
-            if now >= until:
-                return seconds, now
-            moved += more_bytes
-            flops += more_flops
-        if at_once:
-            rest = Line(moved, more_bytes, flops, more_flops, bandwidth, rate, beside)
-            others, now = rest._spend_at_once(now, until, most - _MANY)
-            seconds += others
-        return seconds, now
+        first = max(self.bytes / self.bandwidth, self.flops / self.flop_rate) + self.beside
+        if first * most > until - now:
+            # No step is shorter than the first, and rounding turns the clock back by less than
+            # its last place in each; so this many are enough.
+            late = until - now + most * math.ulp(until)
+            most = min(most, max(1, int(late / first) + 2))
+        if most == 1:
+            return [first], now + first
+        seconds = self._steps(most)
+        clock = list(accumulate(seconds, initial=now))
+        taken = bisect_left(clock, until, 1, most)
+        return seconds[:taken], clock[taken]
 
-    def _last(self, most: int) -> tuple[int, int]:
-        return self.bytes + most * self.more_bytes, self.flops + most * self.more_flops
+    def _steps(self, count: int) -> list[float]:
+        """Seconds of so many steps from the first on."""
+        bandwidth, rate = self.bandwidth, self.flop_rate
+        seconds = [bytes_ / bandwidth for bytes_ in _rising(self.bytes, self.more_bytes, count)]
+        last = self.flops + (count - 1) * self.more_flops
+        # What is more at both ends of two straight lines is more everywhere between.
+        if not (seconds[0] > self.flops / rate and seconds[-1] > last / rate):
+            computed = (flops / rate for flops in _rising(self.flops, self.more_flops, count))
+            seconds = list(map(max, seconds, computed))
+        return [step + self.beside for step in seconds] if self.beside else seconds
 
-    def _spend_at_once(self, now: float, until: float, most: int) -> tuple[list[float], float]:
-        """The same in numpy, whose sums along an array go from one to the next as well."""
-        import numpy as np
 
-        steps = np.arange(most)
-        memory = (self.bytes + steps * self.more_bytes) / self.bandwidth
-        compute = (self.flops + steps * self.more_flops) / self.flop_rate
-        seconds = np.maximum(memory, compute) + self.beside
-        clock = np.cumsum(np.concatenate(([now], seconds)))[1:]
-        taken = min(most, int(np.searchsorted(clock, until)) + 1)
-        return seconds[:taken].tolist(), float(clock[taken - 1])
+def _rising(first: int, more: int, count: int) -> Iterable[int]:
+    """So many numbers, each more than the last by the same."""
+    return range(first, first + count * more, more) if more else repeat(first, count)

@@ -104,6 +104,7 @@ class Roofline:
         #: FLOP/s used, and the dtype that this rate is for: see ``Device.flops_for``.
         #: None and "unknown" where the device has none; bandwidth alone then makes the floor.
         self.flop_rate, self.compute_dtype = _flops_for(device, _arithmetic(spec, weight_dtype))
+        self._bandwidth, self._rate = device.bandwidth, self.flop_rate or math.inf
         self._readings = readings(spec, layout)
         #: Whether a decoding row costs more by the same with every token: all layers keep and read
         #: every token.
@@ -115,6 +116,8 @@ class Roofline:
         # residual stream (OPT-350M), the other rows are counted a little too low: still a floor.
         self._head = spec.vocab_size * spec.hidden_size
         self._body = spec.counted()[1] - self._head
+        #: Only how many experts are read goes by the tokens.
+        self._routed = bool(spec.experts)
         self._weights_read: dict[tuple[int, bool], int] = {}
 
     def step(self, plan: StepPlan) -> StepCost:
@@ -184,8 +187,8 @@ class Roofline:
             more * self._entry_bytes,
             flops,
             more_pairs * self._pair_flops,
-            self.device.bandwidth,
-            self.flop_rate or math.inf,
+            self._bandwidth,
+            self._rate,
         )
 
     def _cost(self, rows: list[tuple[int, int, bool]], times: int = 1) -> StepCost:
@@ -211,14 +214,13 @@ class Roofline:
             kv_written,
             matmul_flops,
             attention_flops,
-            memory_seconds=(weight_bytes + kv_read + kv_written) / self.device.bandwidth,
-            compute_seconds=(matmul_flops + attention_flops) / (self.flop_rate or math.inf),
+            memory_seconds=(weight_bytes + kv_read + kv_written) / self._bandwidth,
+            compute_seconds=(matmul_flops + attention_flops) / self._rate,
         )
 
     def _weight_bytes(self, tokens: int, sampled: bool) -> int:
         """Weights that a step of so many tokens reads, those of its experts as routing is even."""
-        # Only how many experts are read goes by the tokens.
-        key = (tokens if self.spec.experts else min(tokens, 1), sampled)
+        key = (tokens if self._routed else tokens > 0, sampled)
         found = self._weights_read.get(key)
         if found is None:
             read = self.spec.read_bytes(tokens, self._weight_dtype, sampled=sampled)

@@ -60,10 +60,11 @@ def drive(
         keep: Whether the log keeps its intervals, and not only what they come to.
         stop: Looked at between events; once it is asked for, the log ends there.
     """
-    state = _Drive(scheduler, executor, arrivals, Reporter(on_event), Intervals(keep=keep))
-    state.keys = keys or state.keys
+    state = _Drive(scheduler, executor, arrivals, Intervals(keep=keep))
+    state.report = Reporter(on_event) if on_event else None
+    state.keys = keys
     state.on_submitted = on_submitted
-    state.on_ended = on_ended or state.on_ended
+    state.on_ended = on_ended
     state.on_plan = on_plan
     state.guard = guard
     state.recorder = recorder
@@ -93,16 +94,15 @@ class _Drive:
         scheduler: Scheduler,
         executor: Executor,
         arrivals: Arrivals,
-        reporter: Reporter,
         intervals: Intervals,
     ) -> None:
         self.scheduler = scheduler
         self.executor = executor
         self.arrivals = arrivals
-        self.report = reporter
-        self.keys: Callable[[TraceRequest], BlockKeys | None] = _nothing
+        self.report: Reporter | None = None
+        self.keys: Callable[[TraceRequest], BlockKeys | None] | None = None
         self.on_submitted: Callable[[Request, TraceRequest], None] | None = None
-        self.on_ended: Callable[[RequestRecord], None] = _nothing
+        self.on_ended: Callable[[RequestRecord], None] | None = None
         self.on_plan: Callable[[StepPlan], None] | None = None
         self.guard: Guard | None = None
         self.recorder: Recorder | None = None
@@ -122,16 +122,18 @@ class _Drive:
             )
             self.log.requests.append(record)
             request = self._submit(asked, record)
-            self.report.arrived(record, self._next_plan)
-            if request is None:
-                self.on_ended(record)
-            elif self.on_submitted:
+            if self.report:
+                self.report.arrived(record, self._next_plan)
+            if request and self.on_submitted:
                 self.on_submitted(request, asked)
+            elif not request and self.on_ended:
+                self.on_ended(record)
 
     def _submit(self, asked: TraceRequest, record: RequestRecord) -> Request | None:
+        keys = self.keys(asked) if self.keys else None
         try:
             request = self.scheduler.submit(
-                asked.prompt_tokens, asked.output_tokens, self.keys(asked), asked.priority
+                asked.prompt_tokens, asked.output_tokens, keys, asked.priority
             )
         except RequestRejected as rejection:
             record.rejection = str(rejection)
@@ -234,20 +236,23 @@ class _Drive:
         record = self._live[request].record
         if record.first_token is None:
             record.first_token = now
-            self.report.first_token(record, step, now)
+            if self.report:
+                self.report.first_token(record, step, now)
 
     def _admit(self, request: int, step: int) -> None:
         live = self._live[request]
         found, loading = live.admit()
         if live.record.admitted is None:
             live.record.admitted = self.now
-        self.report.admitted(live.record, step, self.now, found, loading)
+        if self.report:
+            self.report.admitted(live.record, step, self.now, found, loading)
 
     def _preempt(self, request: int, computed: int, step: int) -> None:
         live = self._live[request]
         live.leave(computed)
         live.record.lost += computed
-        self.report.preempted(live.record, step, self.now, computed)
+        if self.report:
+            self.report.preempted(live.record, step, self.now, computed)
 
     def _note_refusal(self, step: int) -> None:
         """Count and report a refusal, once for each request and reason."""
@@ -258,8 +263,9 @@ class _Drive:
         if self._refused != (refusal.request, reason):
             self._refused = refusal.request, reason
             self.log.refusals[reason] += 1
-            record = self._live[refusal.request].record
-            self.report.refused(record, step, self.now, refusal, reason)
+            if self.report:
+                record = self._live[refusal.request].record
+                self.report.refused(record, step, self.now, refusal, reason)
 
     def _finish(self, request: Request, step: int) -> None:
         live = self._live.pop(request.id)
@@ -267,8 +273,10 @@ class _Drive:
         record = live.record
         record.finished = self.now
         live.note()
-        self.report.finished(record, step, self.now)
-        self.on_ended(record)
+        if self.report:
+            self.report.finished(record, step, self.now)
+        if self.on_ended:
+            self.on_ended(record)
 
     def _pass_time(
         self,
@@ -291,7 +299,3 @@ class _Drive:
             )
         )
         self.now += seconds
-
-
-def _nothing(_: object) -> None:
-    """What is called when nobody asked to be, and what blocks hold where nobody says."""

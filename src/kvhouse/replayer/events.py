@@ -70,15 +70,13 @@ def _explain(refusal: Refusal, reason: str) -> str:
 
 
 class Reporter:
-    """Turns what a drive sees into events, where somebody asked for them."""
+    """Turns what a drive sees into events for whoever asked for them."""
 
-    def __init__(self, sink: Callable[[Event], None] | None) -> None:
+    def __init__(self, sink: Callable[[Event], None]) -> None:
         self._sink = sink
 
     def arrived(self, record: RequestRecord, step: int) -> None:
         """A request came; where it can never fit, it was rejected."""
-        if self._sink is None:
-            return
         self._tell(
             "arrival",
             step,
@@ -134,5 +132,4 @@ class Reporter:
     def _tell(
         self, event: str, step: int, time: float, record: RequestRecord, **details: int | str
     ) -> None:
-        if self._sink is not None:
-            self._sink(Event(event, step, time, record.index, details))
+        self._sink(Event(event, step, time, record.index, details))

@@ -9,7 +9,7 @@ from kvhouse.core.step import Executor, Sampled, StepPlan, StepResult
 from kvhouse.core.stretch import PlainRow
 from kvhouse.costs import FittedSteps, Line, Roofline, Sums
 from kvhouse.links import Link, transfer_cost
-from kvhouse.replayer.stretches import Stretches
+from kvhouse.replayer.stretches import Steps
 
 
 @runtime_checkable
@@ -30,8 +30,8 @@ class LeapingExecutor(Executor, Protocol):
         """The times of a stretch's steps, one after the other; see ``Roofline.line``."""
         ...
 
-    def look_at(self, stretches: Stretches) -> None:
-        """Look at stretches that were taken."""
+    def look_at(self, steps: Steps) -> None:
+        """Look at steps that were taken."""
         ...
 
 
@@ -83,5 +83,5 @@ class ModelledExecutor:
         """Whether steps of the model grow evenly."""
         return self.roofline.linear
 
-    def look_at(self, stretches: Stretches) -> None:
+    def look_at(self, steps: Steps) -> None:
         """Nothing to see: its times are its own."""

@@ -23,7 +23,7 @@ from kvhouse.costs import Line, Roofline
 from kvhouse.layout import KVLayout
 from kvhouse.links import Link
 from kvhouse.replayer.executor import LeapingExecutor
-from kvhouse.replayer.stretches import CHUNK, ROW_SUMS, Stretches, places
+from kvhouse.replayer.stretches import CHUNK, ROW_SUMS, Steps
 from kvhouse.spec.model import DTYPE_BYTES
 from kvhouse.spec.reach import Reach
 
@@ -128,19 +128,18 @@ class StepGuard:
         assert self._leaping is not None, "it has not said that it leaps"
         return self._leaping.line
 
-    def look_at(self, stretches: Stretches) -> None:
-        """Look at every step of stretches that were taken.
+    def look_at(self, steps: Steps) -> None:
+        """Look at steps of stretches that were taken.
 
         Raises:
             PhysicsError: One took less time than it can.
         """
-        table = stretches.table()
-        stretch, later = places(table["steps"])
+        later, seconds = steps.later, steps.seconds
         whole = [reach for reach in self._pair_flops if reach.kind == "all"]
         entry = float(sum(self._entries[reach] for reach in whole))
         pair = float(sum(self._pair_flops[reach] for reach in whole))
         names = ("decoding", "later", "before", "written", "tokens", "idle", *CHUNK, *ROW_SUMS)
-        of = {name: np.repeat(table[name], table["steps"]) for name in names}
+        of = {name: steps.spread(name) for name in names}
         # Every later step reads what was written before it, but for the tokens of the idle.
         first, more, chunk = later == 0, of["later"], of["chunk"]
         met = of["written"] - of["idle"] + later * (more + chunk)
@@ -156,11 +155,10 @@ class StepGuard:
         flops = 2.0 * (float(self._body) * tokens + float(self._head) * samples)
         flops += pair * pairs
         floors = np.maximum(moved / self._bandwidth, flops / self._flop_rate)
-        seconds = np.frombuffer(stretches.seconds)
         wrong = np.flatnonzero(~(seconds >= floors * (1 - _ROUNDING)))
         if len(wrong):
             at = wrong[0]
-            step = int(table["index"][stretch[at]] + later[at])
+            step = int(steps.spread("index")[at] + later[at])
             raise PhysicsError(_too_fast(step, seconds[at], moved[at], int(flops[at]), floors[at]))
 
     def least(self, plan: StepPlan) -> tuple[float, int]:
@@ -204,8 +202,8 @@ class Guard(Protocol):
         """Look at a step."""
         ...
 
-    def look_at(self, stretches: Stretches) -> None:
-        """Look at every step of stretches."""
+    def look_at(self, steps: Steps) -> None:
+        """Look at steps of stretches that were taken."""
         ...
 
     def look_at_tables(self, step: int) -> None:
@@ -248,24 +246,21 @@ class ResidencyGuard:
         if not all(0 <= slot < sizes[tier] for tier, slot in places):
             raise PhysicsError(f"step {plan.index}: a transfer names a slot outside its tier")
 
-    def look_at(self, stretches: Stretches) -> None:
-        """Look at every step of stretches that were taken.
+    def look_at(self, steps: Steps) -> None:
+        """Look at steps of stretches that were taken.
 
         Raises:
             PhysicsError: As for ``check``.
         """
-        table = stretches.table()
-        stretch, later = places(table["steps"])
-        begun, _ = stretches.begun(table)
-        free = table["free"][stretch] - begun * len(self._memory.layout.groups)
+        free = steps.spread("free") - steps.begun * len(self._memory.layout.groups)
         block, total = self._memory.layout.block_bytes, self._memory.total_blocks
-        more = table["later"] + table["chunk"]
-        tokens = table["written"][stretch] + later * more[stretch]
-        held = total - free + table["saved"][stretch]
+        more = steps.spread("later") + steps.spread("chunk")
+        tokens = steps.spread("written") + steps.later * more
+        held = total - free + steps.spread("saved")
         wrong = np.flatnonzero((tokens * self._token_bytes > held * block) | (free < 0))
         if len(wrong):
             at = wrong[0]
-            step = table["index"][stretch[at]] + later[at]
+            step = steps.spread("index")[at] + steps.later[at]
             raise PhysicsError(_no_room(step, tokens[at], self._token_bytes, held[at], block))
 
     def look_at_tables(self, step: int) -> None:

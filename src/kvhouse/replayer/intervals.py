@@ -13,7 +13,7 @@ import numpy as np
 from kvhouse.core.ledger import LEDGER_CLASSES, Ledger
 from kvhouse.core.memory import KVMemory
 from kvhouse.replayer.exact import ExactSum
-from kvhouse.replayer.stretches import ROW_SUMS, Stretches, places
+from kvhouse.replayer.stretches import ROW_SUMS, Steps
 
 #: What is averaged over time.
 LEVELS = ("running", "waiting", *LEDGER_CLASSES, "saved")
@@ -97,9 +97,9 @@ class Intervals(Sequence[Interval]):
         if len(self._spans) >= _CHUNK:
             self._sum_up()
 
-    def add_stretches(self, stretches: Stretches, memory: KVMemory) -> None:
-        """Add the steps of stretches, whose places among the others are theirs already."""
-        self._take_in(_columns_of(stretches, memory))
+    def add_steps(self, steps: Steps, memory: KVMemory) -> None:
+        """Add steps whose places among the others are theirs already."""
+        self._take_in(_columns_of(steps, memory))
 
     @property
     def tokens(self) -> int:
@@ -222,30 +222,26 @@ class Intervals(Sequence[Interval]):
             self._kept.append(columns)
 
 
-def _columns_of(stretches: Stretches, memory: KVMemory) -> Columns:
+def _columns_of(steps: Steps, memory: KVMemory) -> Columns:
     """One value for each step.
 
     ``start`` is the stretch's, and ``later`` says how many of its steps went before.
     """
-    layout, table = memory.layout, stretches.table()
-    _, later = places(table["steps"])
-    of = {name: np.repeat(table[name], table["steps"]) for name in table if name not in ROW_SUMS}
+    layout, later, begun = memory.layout, steps.later, steps.begun
+    of = {name: steps.spread(name) for name in steps.table if name not in ROW_SUMS}
     more = of["later"] + of["chunk"]
-    begun, excess = stretches.begun(table)
     entry, block, slot = layout.bytes_per_token, layout.block_bytes, layout.slot_bytes
     written = (of["written"] + later * more) * entry
     unheld = (of["free"] - begun * len(layout.groups)) * block + slot * of["free_slots"]
-    cached = np.zeros(len(stretches), dtype=np.int64)
-    if stretches.cached:
-        cached = np.frombuffer(stretches.cached, dtype=np.int64) * block
+    cached = steps.cached * block if len(steps.cached) else np.zeros_like(later)
     used = written + slot * of["running"] - of["in_shared"]
-    reserved = (of["room"] + begun * layout.block_size - excess) * entry - written
+    reserved = (of["room"] + begun * layout.block_size - steps.excess) * entry - written
     shared, external = of["shared"] * block, of["external"] * block
     return {
         "position": of["position"] + later,
-        "start": np.repeat(np.frombuffer(stretches.starts), table["steps"]),
+        "start": steps.start,
         "later": later,
-        "seconds": np.frombuffer(stretches.seconds),
+        "seconds": steps.seconds,
         "index": of["index"] + later,
         "tokens": np.where(later > 0, more, of["tokens"]),
         "running": of["running"],

@@ -33,7 +33,7 @@ class Leap:
         self._guard = guard
         self._memory = scheduler.memory
         self._stretches = Stretches()
-        self._taken = 0
+        self._taken = self._unsettled = 0
         #: See ``Leaper.written``.
         self.written = self._leaper.written
 
@@ -74,7 +74,8 @@ class Leap:
         self._taken += 1
         if self._guard and not self._taken % EVERY:
             self._guard.look_at_tables(leaper.stretch.index)
-        if len(self._stretches.seconds) >= _CHUNK:
+        self._unsettled += steps
+        if self._unsettled >= _CHUNK:
             self.settle()
         return finished
 
@@ -84,12 +85,13 @@ class Leap:
 
     def settle(self) -> None:
         """Sum up and check what was noted."""
-        if len(self._stretches):
-            stretches, self._stretches = self._stretches, Stretches()
-            self._executor.look_at(stretches)
+        if self._unsettled:
+            steps, self._stretches = self._stretches.steps(), Stretches()
+            self._unsettled = 0
+            self._executor.look_at(steps)
             if self._guard:
-                self._guard.look_at(stretches)
-            self._intervals.add_stretches(stretches, self._memory)
+                self._guard.look_at(steps)
+            self._intervals.add_steps(steps, self._memory)
 
 
 def leap_of(

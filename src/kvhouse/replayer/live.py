@@ -37,8 +37,10 @@ class Live:
 
     def leave(self, computed: int) -> None:
         """Take in that it gives its memory back, with so many tokens computed."""
-        self.record.reused += max(0, self.begun - self.reached)
-        self.record.recomputed += max(0, min(computed, self.reached) - self.begun)
+        if self.begun > self.reached:
+            self.record.reused += self.begun - self.reached
+        elif self.begun < self.reached:
+            self.record.recomputed += max(0, min(computed, self.reached) - self.begun)
         self.reached = max(self.reached, computed)
         self.loaded = self.request.loaded
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import dataclass
 from operator import attrgetter
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import numpy as np
 from kvhouse.core.stretch import Stretch
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 #: Of the first step's rows beside those that decode: their number, how many sample, the sums of
 #: their first positions and of tokens times first position, and the pairs of each new token with
@@ -25,27 +28,45 @@ _STATED = (
     *("external", "shared", "saved", "in_shared"),
 )
 _COLUMNS = ("position", "steps", *_STATED, *ROW_SUMS)
+_LINE = Struct(f"{len(_COLUMNS)}q")
 _PLAIN = attrgetter(*_STATED)
 _NO_ROWS = (0, 0, 0, 0, 0)
 
 
-class Stretches:
-    """Columns of stretches that were taken, and of their steps.
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Every step of stretches that were taken.
 
     Attributes:
-        starts: The clock before each stretch.
+        table: What was noted of each stretch, by name; see ``Stretch``.
+        start: For each step, the clock before its stretch.
+        later: For each step, how many went before in its stretch.
         seconds: How long each step took.
+        begun: For each step, the requests that took blocks since the first of its stretch.
+        excess: The tokens of last blocks among these that will never be filled.
         cached: For each step, free blocks with content; empty where nothing is shared.
     """
 
-    def __init__(self) -> None:
-        self._noted = array("q")
-        self.starts, self.seconds = array("d"), array("d")
-        self.cached, self._begun, self._excess = array("q"), array("q"), array("q")
+    table: dict[str, Ints]
+    start: Floats
+    later: Ints
+    seconds: Floats
+    begun: Ints
+    excess: Ints
+    cached: Ints
 
-    def __len__(self) -> int:
-        """Steps."""
-        return len(self.seconds)
+    def spread(self, name: str) -> Ints:
+        """For each step, what was noted of its stretch."""
+        return np.repeat(self.table[name], self.table["steps"])
+
+
+class Stretches:
+    """What is noted of stretches as they are taken."""
+
+    def __init__(self) -> None:
+        self._noted = bytearray()
+        self._starts, self._seconds = array("d"), array("d")
+        self._cached, self._begun, self._excess = array("q"), array("q"), array("q")
 
     def add(self, stretch: Stretch, position: int, start: float, seconds: list[float]) -> None:
         """Note a stretch that was taken.
@@ -57,47 +78,39 @@ class Stretches:
             seconds: How long each step took.
         """
         steps = len(seconds)
-        self.starts.append(start)
+        self._starts.append(start)
         self._begun.append(0)
-        if steps > 1:
-            self._begun.extend(stretch.begun)
-            for later, tokens in stretch.excess:
-                self._excess.extend((len(self.seconds) + later + 1, tokens))
+        self._begun.extend(stretch.begun)
+        for later, tokens in stretch.excess:
+            self._excess.extend((len(self._seconds) + later + 1, tokens))
         if stretch.cached:
-            self.cached.extend(stretch.cached)
-        self.seconds.extend(seconds)
+            self._cached.extend(stretch.cached)
+        self._seconds.extend(seconds)
         sums = _sums(stretch) if stretch.rows else _NO_ROWS
-        self._noted.extend((position, steps, *_PLAIN(stretch), *sums))
+        self._noted += _LINE.pack(position, steps, *_PLAIN(stretch), *sums)
 
-    def table(self) -> dict[str, Ints]:
-        """What was noted of each stretch, by name."""
+    def steps(self) -> Steps:
+        """All of them as columns; nothing can be noted beside them any more."""
         whole = np.frombuffer(self._noted, dtype=np.int64).reshape(-1, len(_COLUMNS))
-        return dict(zip(_COLUMNS, whole.T, strict=True))
-
-    def begun(self, table: dict[str, Ints]) -> tuple[Ints, Ints]:
-        """For each step, what requests have taken since its stretch's first.
-
-        Args:
-            table: What was noted of each stretch.
-
-        Returns:
-            How many requests took a block in each group, and the tokens of last blocks among
-            these that will never be filled.
-        """
-        excess = np.zeros(len(self), dtype=np.int64)
+        table = dict(zip(_COLUMNS, whole.T, strict=True))
+        first: Ints = np.repeat(np.cumsum(table["steps"]) - table["steps"], table["steps"])
+        excess: Ints = np.zeros(len(first), dtype=np.int64)
         sparse = np.frombuffer(self._excess, dtype=np.int64).reshape(-1, 2)
         np.add.at(excess, sparse[:, 0], sparse[:, 1])
-        first = np.repeat(np.cumsum(table["steps"]) - table["steps"], table["steps"])
-        sums = (np.cumsum(column) for column in (np.frombuffer(self._begun, np.int64), excess))
         # Nothing counts in a stretch's first step itself.
-        requests, tokens = (total - total[first] for total in sums)
-        return requests, tokens
-
-
-def places(steps: Ints) -> tuple[Ints, Ints]:
-    """For each step of stretches of so many steps: its stretch, and how many went before in it."""
-    begun = np.repeat(np.cumsum(steps) - steps, steps)
-    return np.repeat(np.arange(len(steps)), steps), np.arange(len(begun)) - begun
+        begun, excess = (
+            total - total[first]
+            for total in (np.cumsum(np.frombuffer(self._begun, np.int64)), np.cumsum(excess))
+        )
+        return Steps(
+            table,
+            np.repeat(np.frombuffer(self._starts), table["steps"]),
+            np.arange(len(first)) - first,
+            np.frombuffer(self._seconds),
+            begun,
+            excess,
+            np.frombuffer(self._cached, dtype=np.int64),
+        )
 
 
 def _sums(stretch: Stretch) -> tuple[int, int, int, int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import overload
 
 from kvhouse.replayer.trace_request import TraceRequest
@@ -30,6 +31,10 @@ class _Names:
     def __getitem__(self, index: int) -> str | None:
         number = self.numbers[index]
         return None if number < 0 else self.texts[number]
+
+    def __iter__(self) -> Iterator[str | None]:
+        texts = self.texts
+        return (None if number < 0 else texts[number] for number in self.numbers)
 
 
 class TraceTable(Sequence[TraceRequest]):
@@ -89,7 +94,20 @@ class TraceTable(Sequence[TraceRequest]):
         return len(self._arrival)
 
     def __iter__(self) -> Iterator[TraceRequest]:
-        return map(self._at, range(len(self)))
+        ids, ends = self._ids, self._ids_end
+        return map(
+            TraceRequest,
+            self._arrival,
+            self._prompt,
+            self._output,
+            (tuple(ids[begin:end]) if end > begin else () for begin, end in pairwise(ends)),
+            self._hash_block,
+            self._prefix,
+            self._prefix_tokens,
+            self._tenant,
+            self._priority,
+            self._cached,
+        )
 
     @overload
     def __getitem__(self, index: int) -> TraceRequest: ...
