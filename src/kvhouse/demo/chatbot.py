@@ -43,8 +43,8 @@ class ChatbotSetting:
 
     model: str = "smollm2"
     traffic: str = (
-        "poisson:rate=2,prompt=lognormal(60,0.6,max=1000),output=lognormal(1440,0.6,max=6000),"
-        "requests=64,seed=1"
+        "poisson:rate=4,prompt=lognormal(60,0.6,max=1000),output=lognormal(1440,0.6,max=6000),"
+        "requests=300,seed=1"
     )
     seconds: float = 75.0
     calm_traffic: str = (
@@ -53,8 +53,8 @@ class ChatbotSetting:
     max_length: int = 8192
     reservations: int = 8
     token_budget: int = 256
-    dtype: str = "float32"
-    kv_format: str = "fp32"
+    dtype: str = "bfloat16"
+    kv_format: str = "int8"
 
 
 class Watch:
