@@ -35,8 +35,8 @@ def chatbot_command(
     demo = ChatbotDemo(setting)
     console.print(
         f"{setting.reservations} x {setting.max_length:,} tokens of memory, conversations of "
-        f"{demo.mean_tokens:,.0f} tokens on average, four new ones a second; each policy is watched "
-        f"for {setting.seconds:.0f} seconds of steps."
+        f"{demo.mean_tokens:,.0f} tokens on average, four new ones a second; each policy is "
+        f"watched for {setting.seconds:.0f} seconds of steps."
     )
     with ExitStack() as files:
         write = files.enter_context(whole_file(html, "page"))
