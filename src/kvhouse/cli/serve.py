@@ -66,7 +66,9 @@ def serve_command(
     max_prompt: Annotated[
         int | None,
         typer.Option(
-            "--max-prompt", metavar="TOKENS", help="Longest prompt. By default --max-length."
+            "--max-prompt",
+            metavar="TOKENS",
+            help="Longest prompt. By default what --max-length and the pool leave room for.",
         ),
     ] = None,
     max_body: Annotated[
@@ -123,6 +125,7 @@ def serve_command(
     if not settings.api_keys and not ip_address(bound.getsockname()[0]).is_loopback:
         warn(f"anyone who reaches {url} may ask: give keys in {KEYS_VARIABLE}")
     pool = server.describe(engine)
+    desk = server.Desk(AsyncEngine(engine), settings)
 
     def ready() -> None:
         if as_json:
@@ -131,6 +134,7 @@ def serve_command(
                     "url": url,
                     "model": settings.model,
                     "process": os.getpid(),
+                    "max_model_len": desk.max_length,
                     "pool": pool,
                     "paths": engine.paths.to_dict(),
                 }
@@ -140,9 +144,13 @@ def serve_command(
         held = bytes_text(pool["bytes"])
         answering.say(f"kvhouse: {settings.model} at {url}, {held} of KV; Ctrl-C ends")
         answering.say(f"kvhouse: {engine.paths.line()}")
+        if desk.max_length < desk.length_limit:
+            answering.say(
+                f"kvhouse: requests may have at most {desk.max_length:,} tokens, all that the pool "
+                f"holds; a larger --kv-memory allows up to {desk.length_limit:,}"
+            )
 
     sys.setswitchinterval(_SWITCH_INTERVAL)
-    desk = server.Desk(AsyncEngine(engine), settings)
     server.serve(desk, bound, ready, lambda text: answering.say(f"kvhouse: {text}"))
 
 

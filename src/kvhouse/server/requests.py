@@ -12,6 +12,13 @@ from kvhouse.server.settings import MOST_ANSWERS
 
 #: Most of the likeliest tokens that are named at each position, as in OpenAI's API.
 MOST_TOP_LOGPROBS = 20
+#: Parameters of OpenAI's API of which only values that change nothing are taken.
+UNSUPPORTED = frozenset(
+    {
+        *("presence_penalty", "frequency_penalty", "logit_bias", "echo", "suffix"),
+        *("tools", "tool_choice", "response_format"),
+    }
+)
 _SEED_MASK = 2**64 - 1
 #: More tokens than any request has.
 _MANY = 2**40
