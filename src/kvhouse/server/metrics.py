@@ -42,7 +42,9 @@ class Metrics:
         self._pool = _Pool(totals, pool)
         self._registry.register(self._pool)
         self.prompt_tokens = Counter(
-            "kvhouse_prompt_tokens", "Tokens of prompts, each request's with its first token", registry=self._registry
+            "kvhouse_prompt_tokens",
+            "Tokens of prompts, each request's with its first token",
+            registry=self._registry,
         )
         self.requests = Counter(
             "kvhouse_requests",

@@ -58,8 +58,8 @@ def _print(console: Console, text: str, style: str = "") -> None:
 
 def _show_nothing(console: Console, report: Report, texts: Texts) -> None:
     _print(console, texts.say("nothing", lines=_lines(report, texts)), "bold")
-    engines = ", ".join(each["engine"] for each in looked_for())
-    _print(console, texts.say("looked_for", engines=engines))
+    engines = dict.fromkeys(each["engine"].removesuffix("-v0") for each in looked_for())
+    _print(console, texts.say("looked_for", engines=", ".join(engines)))
 
 
 def _lines(report: Report, texts: Texts) -> str:
@@ -157,6 +157,8 @@ def _show_derived(console: Console, report: Report, texts: Texts) -> None:
 def _show_facts(console: Console, report: Report, texts: Texts) -> None:
     _show_series(console, report, texts)
     said = list({(fact.line, fact.worker, fact.text): fact for fact in report.facts}.values())
+    if not said:
+        return
     columns = tuple(texts.words[name] for name in ("line", "worker", "says"))
     rows = [(f"{f.line:,}", escape(f.worker), escape(f.text)) for f in said[:_MOST_FACTS]]
     console.print(table(texts.say("facts"), columns, rows))
