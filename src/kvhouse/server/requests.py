@@ -175,7 +175,7 @@ class ChatRequest(Sampling):
     messages: Annotated[list[Message], Field(min_length=1, max_length=4096)]
     max_tokens: int | None = Field(None, ge=1, lt=_MANY)
     max_completion_tokens: int | None = Field(
-        None, ge=1, lt=_MANY, description="By default all that the model's context has room for."
+        None, ge=1, lt=_MANY, description="By default all that there is room for."
     )
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MOST_TOP_LOGPROBS)
