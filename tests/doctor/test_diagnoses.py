@@ -442,7 +442,7 @@ def test_a_scrape_of_kvhouse_reads_as_one_look_at_our_own_engine(examined) -> No
     assert text.startswith("kvhouse, 8 lines\n")
     assert "Nothing could be derived" not in text
     assert "--model" not in text
-    assert "again and again" not in text
+    assert "What it printed again and again" not in text
     assert "What the scrape says" in text
     assert not report.derived.reason
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from dataclasses import dataclass, replace
@@ -150,6 +151,9 @@ def serve_command(
                 f"holds; a larger --kv-memory allows up to {desk.length_limit:,}"
             )
 
+    # What is there now stays to the end. The collector would look at all of it again and again,
+    # and for seconds when the process ends.
+    gc.freeze()
     sys.setswitchinterval(_SWITCH_INTERVAL)
     server.serve(desk, bound, ready, lambda text: answering.say(f"kvhouse: {text}"))
 
