@@ -103,10 +103,9 @@ def calibrate_command(
     answering.require(model)
 
     from kvhouse.calibration.calibrate import keep, kept_at
-
-    config = answering.feasible_config(model, asked.config(dtype), dtype)
     from kvhouse.replayer import Stop
 
+    config = answering.feasible_config(model, asked.config(dtype), dtype)
     stop = Stop()
     with whole_file(out, "profile", stop) as write:
         loaded = answering.load(model, dtype)

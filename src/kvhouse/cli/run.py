@@ -82,8 +82,8 @@ def run_command(
     tiers = asked.host_memory or asked.nvme_memory or asked.tier_directory
     _refuse_misplaced(
         with_trace=trace is not None,
-        answering=bool(given(choosing) or stop or n != 1 or logprobs is not None or raw),
-        choosing=bool(given(taken) or backlog or plan_log_file or asked.prefix_cache or tiers),
+        answer=bool(given(choosing) or stop or n != 1 or logprobs is not None or raw),
+        part=bool(given(taken) or backlog or plan_log_file or asked.prefix_cache or tiers),
         no_cache=asked.no_kv_cache,
     )
     if logprobs is not None and not as_json:
@@ -101,24 +101,24 @@ def run_command(
         run.serve(traffic, str(trace), seed, as_backlog=backlog, plan_log_file=plan_log_file)
 
 
-def _refuse_misplaced(*, with_trace: bool, answering: bool, choosing: bool, no_cache: bool) -> None:
+def _refuse_misplaced(*, with_trace: bool, answer: bool, part: bool, no_cache: bool) -> None:
     """Refuse options that are given and would do nothing.
 
     Args:
         with_trace: Whether a trace is served, and not a prompt answered.
-        answering: Whether anything says how to answer.
-        choosing: Whether anything chooses from a trace, or keeps what one prompt has no use for.
+        answer: Whether anything says how to answer.
+        part: Whether anything chooses from a trace, or keeps what one prompt has no use for.
         no_cache: Whether there is to be no cache.
 
     Raises:
         KvhouseError: There is one.
     """
-    if not with_trace and choosing:
+    if not with_trace and part:
         raise KvhouseError(
             "--limit, --scale-lengths, --backlog, --plan-log, --prefix-cache, tiers and all that "
             "choose from a trace go with --trace"
         )
-    if with_trace and answering:
+    if with_trace and answer:
         raise KvhouseError("--temperature, --raw and all that say how to answer go with a prompt")
     if with_trace and no_cache:
         raise KvhouseError("--no-kv-cache goes with a prompt")

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 #: What helps where there is room for the run, and none for the pool in which steps are timed.
 _SMALLER_CALIBRATION = (
-    "no profile is kept, and steps are timed in that much; `kvhouse calibrate --kv-memory SIZE` "
-    "with the same options times them in less, and verify then goes by its profile"
+    "steps are timed in that much; `kvhouse calibrate --kv-memory SIZE` with the same options "
+    "times them in less, and verify then goes by its profile"
 )
 #: The exit code where run and replay differ in what must be equal.
 DIFFERENT = 3
@@ -73,16 +73,16 @@ def verify_command(
     from kvhouse.engine.traced import scenario_for
 
     config = answering.feasible_config(model, asked.config(dtype), dtype)
-    profile, why = _made(profile_file, describe_model(model), config, dtype)
+    profile, why = _known(profile_file, describe_model(model), config, dtype)
     wide = calibrating.widened(config)
     if profile is None:
-        answering.feasible_config(model, wide, dtype, advice=_SMALLER_CALIBRATION)
+        answering.feasible_config(model, wide, dtype, advice=f"{why}, so {_SMALLER_CALIBRATION}")
     traffic = taken.read(trace, as_json=as_json)
     loaded = answering.load(model, dtype)
     scenario = scenario_for(config, loaded.spec, traffic, as_backlog=backlog, dtype=loaded.dtype)
     if profile is None:
         answering.say(f"kvhouse: {why}: calibrating first, for at most two minutes")
-        profile = _made_now(loaded, wide, as_json=as_json)
+        profile = _calibrated(loaded, wide, as_json=as_json)
     times = profile.steps(loaded.spec, scenario.layout)
     with (
         interruptible() as stop,
@@ -110,7 +110,7 @@ def verify_command(
         raise typer.Exit(DIFFERENT)
 
 
-def _made(
+def _known(
     file: str | None, spec: ModelSpec, config: EngineConfig, dtype: str
 ) -> tuple[Profile | None, str]:
     """The profile that is named or kept for this machine, and why there is none."""
@@ -131,7 +131,7 @@ def _made(
     return profile, ""
 
 
-def _made_now(loaded: LoadedModel, config: EngineConfig, *, as_json: bool) -> Profile:
+def _calibrated(loaded: LoadedModel, config: EngineConfig, *, as_json: bool) -> Profile:
     """A profile that is made now, and kept for any traffic."""
     from kvhouse.calibration.calibrate import keep, kept_at
 
