@@ -20,8 +20,10 @@ from hypothesis import strategies as st
 from kvhouse.core.step import Row, StepPlan
 from kvhouse.engine import kernels
 from kvhouse.engine.kernels.choose import make_kernel
-from kvhouse.engine.kernels.cpu import compiled, threads
+from kvhouse.engine.kernels.cpu import compiled, layer, threads
 from kvhouse.engine.kernels.cpu.kernel import NumbaKernel
+from kvhouse.engine.kernels.cpu.layer import pair_kind
+from kvhouse.engine.kernels.cpu.linear_ir import SPLIT_PAIRS
 from kvhouse.engine.kernels.reference import ReferenceKernel
 from kvhouse.engine.kv import KVTensors
 from kvhouse.engine.packed import PackedStep, pack
@@ -292,15 +294,20 @@ def test_prompts_are_multiplied_in_pairs_of_bfloat16(kv_format, data):
     Values may partly cancel. Of int4 keys and rotated queries are rounded as well, where a step
     of the format is a fifteenth of the range.
     """
-    shape = data.draw(st.sampled_from(SHAPES))
+    kind = data.draw(st.sampled_from([pair_kind() or SPLIT_PAIRS, SPLIT_PAIRS]))
+    shape = data.draw(st.sampled_from([*SHAPES, (4, 2, 64, 128)]))
     window, chunk = data.draw(st.sampled_from([(None, None), (21, None), (None, 24)]))
     softcap = data.draw(st.sampled_from([None, 1.5]))
-    block_size = data.draw(st.sampled_from([16, 32]))
+    block_size = data.draw(st.sampled_from([16, 32, 96, 128, 8192]))
     seed = data.draw(st.integers(0, 2**32 - 1))
     rng = np.random.default_rng(seed)
     sinks = rng.standard_normal(shape[0]) if data.draw(st.booleans()) else None
-    kv = pool(layer_of(shape, window, chunk), kv_format, block_size, 63, "bfloat16")
-    kernel, requests = NumbaKernel(kv), Requests(kv, seed)
+    blocks = 6 + 1000 // block_size
+    kv = pool(layer_of(shape, window, chunk), kv_format, block_size, blocks, "bfloat16")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(layer, "pair_kind", lambda: kind)
+        kernel, requests = NumbaKernel(kv), Requests(kv, seed)
+    assert kernel.layers[0].way(1, alone=False).in_pairs
     counts = st.dictionaries(st.integers(0, 2), st.sampled_from([1, 2, 19, 150]), min_size=1)
     for step in data.draw(st.lists(counts, min_size=1, max_size=2)):
         packed = requests.step(step)
@@ -314,13 +321,14 @@ def test_prompts_are_multiplied_in_pairs_of_bfloat16(kv_format, data):
 
 def test_which_prompts_are_multiplied_in_pairs():
     """Where the processor can, and blocks and values fill panels; never what is float32."""
-    capable = compiled.has_feature("avx512bf16")
+    capable = pair_kind() is not None
+    assert capable == compiled.has_feature("avx512bf16")
     for block_size, value_size, fits in ((16, 64, True), (4, 48, False), (16, 16, False)):
         kv = pool(FullAttention(4, 2, 64, value_size), "bf16", block_size, 2, "bfloat16")
-        layer = NumbaKernel(kv).layers[0]
-        assert layer.way(1, alone=False).in_pairs == (fits and capable)
-        assert not layer.way(1, alone=True).in_pairs
-        assert not layer.way(0, alone=False).in_pairs
+        own = NumbaKernel(kv).layers[0]
+        assert own.way(1, alone=False).in_pairs == (fits and capable)
+        assert not own.way(1, alone=True).in_pairs
+        assert not own.way(0, alone=False).in_pairs
     other = NumbaKernel(pool(FullAttention(4, 2, 64, 64), "bf16", 16, 2))
     assert other.layers[0].pairs is None
 

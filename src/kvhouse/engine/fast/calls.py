@@ -116,7 +116,7 @@ class Calls:
         scratch = 8 * attention.size
         for job in step.jobs_of(own, attention.heads, self._dtype):
             call = Call.from_buffer(self._numbers[key, ALONE].copy())
-            needed = step.give_job(own, call, job, attention.size)
+            _, needed = step.give_job(own, call, job, attention.size)
             kind = ALONE if job.alone else TOGETHER
             numbers = np.frombuffer(call, np.int64)
             for field in _JOB:

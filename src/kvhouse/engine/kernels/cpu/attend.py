@@ -41,7 +41,8 @@ def attend_units(fmt: int, lanes: int, most: int, width: int, call: Record) -> N
     index = fetch_add(call.next, 1)
     while index < call.units:
         work = works[index // call.each]
-        begin_unit(call, work, unit, index % call.each, scratch, most, size, factor)
+        begin_unit(call, work, unit, index % call.each, scratch, size, factor)
+        unit.chunk = _chunk(unit.head_rows, most)
         for tile in range(work.begin - work.begin % lanes, work.end, call.key_tile):
             end = min(tile + call.key_tile, work.end)
             _score_tile(fmt, lanes, most, call, work, unit, tile, end)
@@ -61,7 +62,8 @@ def attend_latent_units(fmt: int, lanes: int, most: int, width: int, call: Recor
     index = fetch_add(call.next, 1)
     while index < call.units:
         work = works[index // call.each]
-        begin_unit(call, work, unit, index % call.each, scratch, most, size, factor)
+        begin_unit(call, work, unit, index % call.each, scratch, size, factor)
+        unit.chunk = _chunk(unit.head_rows, most)
         for tile in range(work.begin - work.begin % lanes, work.end, call.key_tile):
             end = min(tile + call.key_tile, work.end)
             _score_latent_tile(fmt, lanes, most, call, work, unit, tile, end)
@@ -69,6 +71,13 @@ def attend_latent_units(fmt: int, lanes: int, most: int, width: int, call: Recor
             _weigh_tile(fmt, lanes, most, width, call, work, unit, tile, end)
         end_unit(call, work, unit)
         index = fetch_add(call.next, 1)
+
+
+@njit(error_model="numpy", inline="always")
+def _chunk(rows: int, most: int) -> int:
+    """Rows of each call where at most so many fit into one: as equal as can be."""
+    calls = (rows + most - 1) // most
+    return (rows + calls - 1) // calls
 
 
 @njit(error_model="numpy", inline="always")

@@ -54,12 +54,12 @@ def attender(kv_format: str, lanes: int, width: int) -> int:
 
 
 @cache
-def pair_attender(kv_format: str) -> int:
+def pair_attender(kind: int, kv_format: str) -> int:
     """Address of the function that attends in pairs of bfloat16; see ``attend_pair_units``."""
     fmt = FORMAT_NUMBERS[kv_format]
 
     def attend_pairs(data: Any) -> None:  # noqa: ANN401 - a pointer, to Numba
-        attend_pair_units(fmt, carray(data, 1)[0])
+        attend_pair_units(kind, fmt, carray(data, 1)[0])
 
     return _compiled(attend_pairs, f"attention of prompts over {kv_format}")
 

@@ -116,13 +116,13 @@ UNIT = np.dtype(
             "heads",  # query heads of each KV head
             "head_rows",  # rows of a KV head: one for each query head of each token
             "rows",  # those of all its KV heads, one KV head after the other, token by token
-            "chunk",  # rows that are multiplied at once
-            "query",  # address of float32 [rows, size]
+            "chunk",  # rows that are multiplied at once; not in pairs
+            "query",  # address of float32 [rows, size]; in pairs bfloat16, in each row's first half
             "sums",  # address of float32 [rows, value_size]
-            "scores",  # address of float32 [rows, key_tile]
+            "scores",  # address of float32 [rows, key_tile]; in pairs weights lie as queries do
             "peaks",  # address of float32 [rows]
             "totals",  # address of float32 [rows]
-            "across",  # address of float32 [size, lanes]: latents turned to lie across tokens
+            "across",  # address of what is turned: latents as float32 [size, lanes], or panels
         )
     ]
 )

@@ -32,7 +32,7 @@ Intrinsic = tuple[Any, Callable[..., ir.Value | None]]
 _KINDS = {"p": types.int64, "n": types.int64, "f": types.float32}
 
 
-def _intrinsic(
+def emitted(
     result: types.Type, kinds: str, emit: Callable[..., ir.Value | None], *constants: types.Type
 ) -> Intrinsic:
     """An intrinsic of constants, then of these kinds of arguments: pointers, numbers, floats.
@@ -56,44 +56,44 @@ def _intrinsic(
 @intrinsic
 def memory(context: Any, address: Any) -> Intrinsic:
     """An address as the pointer that ``carray`` takes."""
-    return _intrinsic(types.voidptr, "p", lambda _, pointer: pointer)
+    return emitted(types.voidptr, "p", lambda _, pointer: pointer)
 
 
 @intrinsic
 def whole_at(context: Any, address: Any) -> Intrinsic:
     """The int64 at an address."""
-    return _intrinsic(types.int64, "p", lambda b, pointer: load(b, pointer, I64, 8))
+    return emitted(types.int64, "p", lambda b, pointer: load(b, pointer, I64, 8))
 
 
 @intrinsic
 def float_at(context: Any, address: Any) -> Intrinsic:
     """The float32 at an address."""
-    return _intrinsic(types.float32, "p", lambda b, pointer: load(b, pointer, F32, 4))
+    return emitted(types.float32, "p", lambda b, pointer: load(b, pointer, F32, 4))
 
 
 @intrinsic
 def put_float(context: Any, address: Any, value: Any) -> Intrinsic:
     """Put a float32 at an address."""
-    return _intrinsic(types.void, "pf", lambda b, pointer, value: store(b, value, pointer, 4))
+    return emitted(types.void, "pf", lambda b, pointer, value: store(b, value, pointer, 4))
 
 
 @intrinsic
 def float_of(context: Any, bits: Any) -> Intrinsic:
     """The float32 of these bits."""
-    return _intrinsic(types.float32, "n", lambda b, bits: b.bitcast(b.trunc(bits, I32), F32))
+    return emitted(types.float32, "n", lambda b, bits: b.bitcast(b.trunc(bits, I32), F32))
 
 
 @intrinsic
 def bits_of(context: Any, value: Any) -> Intrinsic:
     """The bits of a float32."""
-    return _intrinsic(types.int64, "f", lambda b, value: b.zext(b.bitcast(value, I32), I64))
+    return emitted(types.int64, "f", lambda b, value: b.zext(b.bitcast(value, I32), I64))
 
 
 @intrinsic(prefer_literal=True)
 def copy_item(context: Any, size: Any, source: Any, target: Any) -> Intrinsic:
     """Copy an element of ``size`` bytes, a constant."""
     kind = ir.IntType(8 * size.literal_value)
-    return _intrinsic(
+    return emitted(
         types.void,
         "pp",
         lambda b, source, target: store(b, load(b, source, kind, 1), target, 1),
@@ -108,7 +108,7 @@ def fetch_add(context: Any, address: Any, value: Any) -> Intrinsic:
     def emit(b: ir.IRBuilder, pointer: ir.Value, value: ir.Value) -> ir.Value:
         return b.atomic_rmw("add", b.bitcast(pointer, ir.PointerType(I64)), value, "seq_cst")
 
-    return _intrinsic(types.int64, "pn", emit)
+    return emitted(types.int64, "pn", emit)
 
 
 @intrinsic
@@ -118,38 +118,38 @@ def power_of_two(context: Any, exponent: Any) -> Intrinsic:
     def emit(b: ir.IRBuilder, exponent: ir.Value) -> ir.Value:
         return b.extract_element(exp2(b, splat(b, exponent, 4)), ir.Constant(I32, 0))
 
-    return _intrinsic(types.float32, "f", emit)
+    return emitted(types.float32, "f", emit)
 
 
 @intrinsic
 def prefetch(context: Any, address: Any) -> Intrinsic:
     """Ask for the cache line of an address."""
-    return _intrinsic(types.void, "p", lambda b, pointer: ask(b, pointer, 1))
+    return emitted(types.void, "p", lambda b, pointer: ask(b, pointer, 1))
 
 
 @intrinsic
 def scale_row(context: Any, row: Any, count: Any, factor: Any) -> Intrinsic:
     """See ``rows_ir.scale_row``."""
-    return _intrinsic(types.void, "pnf", rows_ir.scale_row)
+    return emitted(types.void, "pnf", rows_ir.scale_row)
 
 
 @intrinsic
 def cap_row(context: Any, row: Any, count: Any, cap: Any, unit: Any) -> Intrinsic:
     """See ``rows_ir.cap_row``."""
-    return _intrinsic(types.void, "pnff", rows_ir.cap_row)
+    return emitted(types.void, "pnff", rows_ir.cap_row)
 
 
 @intrinsic
 def peak(context: Any, row: Any, count: Any, least: Any) -> Intrinsic:
     """See ``rows_ir.peak``."""
-    return _intrinsic(types.float32, "pnf", rows_ir.peak)
+    return emitted(types.float32, "pnf", rows_ir.peak)
 
 
 @intrinsic(prefer_literal=True)
 def exponentials(context: Any, fmt: Any, row: Any, count: Any, offset: Any) -> Intrinsic:
     """See ``rows_ir.exponentials``."""
     number = fmt.literal_value
-    return _intrinsic(
+    return emitted(
         types.float32, "pnf", lambda b, *values: rows_ir.exponentials(b, number, *values), fmt
     )
 
@@ -160,7 +160,7 @@ def widen_row(
 ) -> Intrinsic:
     """See ``rows_ir.widen_row``."""
     number = fmt.literal_value
-    return _intrinsic(
+    return emitted(
         types.void, "ppnf", lambda b, *values: rows_ir.widen_row(b, number, *values), fmt
     )
 
@@ -171,7 +171,7 @@ def narrow_row(
 ) -> Intrinsic:
     """See ``rows_ir.narrow_row``."""
     number = fmt.literal_value
-    return _intrinsic(
+    return emitted(
         types.void, "ppnf", lambda b, *values: rows_ir.narrow_row(b, number, *values), fmt
     )
 
@@ -179,7 +179,7 @@ def narrow_row(
 @intrinsic
 def round_group(context: Any, row: Any, codes: Any) -> Intrinsic:
     """See ``groups_ir.round_group``."""
-    return _intrinsic(types.int64, "pp", groups_ir.round_group)
+    return emitted(types.int64, "pp", groups_ir.round_group)
 
 
 @intrinsic(prefer_literal=True)
@@ -209,7 +209,7 @@ def score(
         ]
         _call_one_of(b, functions, values[0], values[1:])
 
-    return _intrinsic(types.void, "npnpnnppnp", emit, fmt, lanes, most)
+    return emitted(types.void, "npnpnnppnp", emit, fmt, lanes, most)
 
 
 @intrinsic(prefer_literal=True)
@@ -243,7 +243,7 @@ def weigh(
         ]
         _call_one_of(b, functions, values[0], values[1:])
 
-    return _intrinsic(types.void, "npnpnnpnpnnnp", emit, fmt, lanes, width, most)
+    return emitted(types.void, "npnpnnpnpnnnp", emit, fmt, lanes, width, most)
 
 
 @intrinsic(prefer_literal=True)
@@ -260,7 +260,7 @@ def widen_across(
 ) -> Intrinsic:
     """See ``products_ir.widen_across``."""
     constants = fmt.literal_value, lanes.literal_value
-    return _intrinsic(
+    return emitted(
         types.void,
         "pnnpnp",
         lambda b, *values: products_ir.widen_across(b, *constants, *values),

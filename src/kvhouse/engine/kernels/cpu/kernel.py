@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from kvhouse.engine.kernels.cpu import threads
 from kvhouse.engine.kernels.cpu.fields import Call
-from kvhouse.engine.kernels.cpu.layer import CompiledLayer
-from kvhouse.engine.kernels.cpu.pairs import working_bytes
+from kvhouse.engine.kernels.cpu.layer import CompiledLayer, Way
 from kvhouse.engine.kernels.cpu.softmax import UNIT_BYTES
 from kvhouse.engine.kernels.cpu.work import Job, Tables, jobs
 from kvhouse.engine.kernels.cpu.write import WRITE_TOKENS
@@ -22,9 +21,6 @@ from kvhouse.engine.packed import PackedStep
 
 #: Numbers of the dtypes that compiled code takes.
 DTYPE_NUMBERS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-
-#: Keys of a tile while units have few rows, and otherwise.
-_KEY_TILE, _SMALL_KEY_TILE, _FEW_ROWS = 128, 64, 16
 
 #: Below so many elements read or written one thread is done sooner than others are woken.
 _FEW_ELEMENTS = 100_000
@@ -176,12 +172,17 @@ class NumbaStep:
         return out if out.dtype == dtype else out.to(dtype)
 
     def _do(self, own: CompiledLayer, call: Any, job: Job, size: int) -> None:  # noqa: ANN401
-        scratch = self.give_job(own, call, job, size)
-        way = own.way(call.dtype, alone=job.alone)
+        way, scratch = self.give_job(own, call, job, size)
         self._run(way.function, call, scratch, job.pairs * (size + call.value_size))
 
-    def give_job(self, own: CompiledLayer, call: Any, job: Job, size: int) -> int:  # noqa: ANN401
-        """Put a job into a call, and say how many bytes of scratch each thread needs for it.
+    def give_job(
+        self,
+        own: CompiledLayer,
+        call: Any,  # noqa: ANN401 - a ``Call``
+        job: Job,
+        size: int,
+    ) -> tuple[Way, int]:
+        """Put a job into a call; how it is done, and bytes of scratch that each thread needs.
 
         Args:
             own: The layer.
@@ -190,21 +191,18 @@ class NumbaStep:
             size: Elements of a query.
         """
         rows, memory, value_size = job.rows, self._kernel.memory, call.value_size
+        way = own.way(call.dtype, alone=job.alone)
         call.units, call.each, call.works = len(job.works) * job.each, job.each, job.address
         call.shared, call.parts = job.shared, job.parts
         call.part_heads, call.unit_heads = job.part_heads, job.unit_heads
-        in_pairs = own.way(call.dtype, alone=job.alone).in_pairs
-        few = in_pairs or rows <= _FEW_ROWS
-        call.key_tile = key_tile = _KEY_TILE if few else _SMALL_KEY_TILE
+        call.key_tile = key_tile = way.key_tile(rows)
         if job.merges:
             call.partial_bytes = partial = 4 * rows * (value_size + 2)
             call.partials = memory.at_least("partials", job.records * job.each * partial)
             call.merges = memory.at_least("merges", 8 * job.merges * job.each)
         floats = rows * (size + value_size + key_tile + 2)
-        turned = (
-            working_bytes(max(size, value_size), key_tile) if in_pairs else 4 * size * own.lanes
-        )
-        return int(UNIT_BYTES + 4 * floats + turned)
+        turned = way.turned_bytes(size, value_size, own.lanes, key_tile)
+        return way, UNIT_BYTES + 4 * floats + turned
 
     def _run(self, function: int, call: Any, scratch: int, elements: int) -> None:  # noqa: ANN401
         count = 1 if elements < _FEW_ELEMENTS else min(self._threads, call.units)

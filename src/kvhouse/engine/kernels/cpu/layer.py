@@ -12,7 +12,8 @@ import torch
 
 from kvhouse.engine.kernels.cpu import compiled
 from kvhouse.engine.kernels.cpu.fields import REACHES, Call
-from kvhouse.engine.kernels.cpu.linear_ir import BLOCK
+from kvhouse.engine.kernels.cpu.linear_ir import BLOCK, PAIRS
+from kvhouse.engine.kernels.cpu.pairs import working_bytes
 from kvhouse.engine.kernels.cpu.pairs_ir import PANEL
 from kvhouse.engine.kernels.cpu.vectors_ir import BF16
 from kvhouse.engine.kv import LayerKV
@@ -22,6 +23,9 @@ from kvhouse.engine.vectors import Vectors
 #: Rows of a unit at most: enough to make a tile of keys worth fetching, few enough that their
 #: sums stay in the nearest cache. What is turned once for all rows is worth more of them.
 _ROWS, _TURNED_ROWS = 32, 64
+
+#: Keys of a tile: while units have few rows or are multiplied in pairs, and otherwise.
+_KEY_TILE, _SMALL_KEY_TILE, _FEW_ROWS = 128, 64, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,16 @@ class Way:
     function: int
     rows: int
     in_pairs: bool = False
+
+    def key_tile(self, rows: int) -> int:
+        """Keys of a tile, for units of so many rows: what they take stays in the nearest cache."""
+        return _KEY_TILE if self.in_pairs or rows <= _FEW_ROWS else _SMALL_KEY_TILE
+
+    def turned_bytes(self, size: int, value_size: int, lanes: int, key_tile: int) -> int:
+        """Bytes of working memory for keys and values that are turned."""
+        if self.in_pairs:
+            return working_bytes(max(size, value_size), key_tile)
+        return 4 * size * lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +106,16 @@ class CompiledLayer:
         return self.attend if alone or dtype != BF16 or self.pairs is None else self.pairs
 
 
+def pair_kind() -> int | None:
+    """How pairs of bfloat16 are multiplied; None where floats are as fast."""
+    return PAIRS if compiled.has_feature("avx512bf16") else None
+
+
 def _pairs(keys: Vectors, values: Vectors, lanes: int) -> Way | None:
-    fits = lanes == BLOCK and keys.size % 8 == 0 and values.size % PANEL == 0
-    if not (fits and compiled.has_feature("avx512bf16")):
+    kind = pair_kind()
+    if kind is None or lanes != BLOCK or values.size % PANEL:
         return None
-    return Way(compiled.pair_attender(keys.format.name), _TURNED_ROWS, in_pairs=True)
+    return Way(compiled.pair_attender(kind, keys.format.name), _TURNED_ROWS, in_pairs=True)
 
 
 def cannot(layers: Iterable[LayerKV]) -> str | None:

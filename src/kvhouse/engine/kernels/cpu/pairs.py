@@ -2,8 +2,9 @@
 
 The same units, tiles and softmax as ``attend``, where the model computes in bfloat16 and the
 processor multiplies pairs of them: keys and values are turned into panels once a tile, and all
-rows of the unit are multiplied with them. Queries are bfloat16 as they come; weights, between 0
-and 1, are rounded to it, as FlashAttention does (Dao et al. 2022), and their totals are not.
+rows of the unit are multiplied with them. Rounded to bfloat16 are weights, as FlashAttention does
+(Dao et al. 2022), queries where they had to be rotated, int4's keys and dequantised values; sums
+and totals are float32.
 """
 
 from __future__ import annotations
@@ -25,41 +26,50 @@ _ONE = np.float32(1)
 
 
 def working_bytes(size: int, key_tile: int) -> int:
-    """Bytes that panels of keys or values of at most this size take, and a row of zeros.
+    """Bytes of working memory behind a unit's rows: panels, then a factor for each key.
 
-    They begin on a border of 64.
+    Panels of keys and of values lie in the same place, one after the other, on a border of 64.
+
+    Args:
+        size: Elements of a key or a value, whichever has more.
+        key_tile: Keys of a tile, a multiple of 32.
     """
-    return 64 + 4 * size + 2 * size * key_tile + 4 * key_tile
+    return 64 + 2 * size * key_tile + 4 * key_tile
 
 
 @njit(error_model="numpy", inline="always")
-def attend_pair_units(fmt: int, call: Record) -> None:
-    """Keys and values: take units until none is left."""
+def attend_pair_units(kind: int, fmt: int, call: Record) -> None:
+    """Keys and values: take units until none is left; ``kind`` is one of ``linear_ir``'s."""
     scratch = call.scratch + fetch_add(call.workers, 1) * call.scratch_bytes
     unit = carray(memory(scratch), (1,), UNIT)[0]
     works = carray(memory(call.works), (call.units // call.each,), WORK)
-    size, zeros = call.key_size, max(call.key_size, call.value_size)
+    size = call.key_size
     index = fetch_add(call.next, 1)
     while index < call.units:
         work = works[index // call.each]
-        begin_unit(call, work, unit, index % call.each, scratch, 1, size, _ONE)
+        begin_unit(call, work, unit, index % call.each, scratch, size, _ONE)
         for row in range(unit.query, unit.query + 4 * unit.rows * size, 4 * size):
             put_row(1, row, row, size)
-        nothing = (unit.across + 63) // 64 * 64
-        carray(memory(nothing), (zeros,), np.float32)[:] = 0
-        panels = nothing + 4 * zeros
+        panels = (unit.across + 63) // 64 * 64
         for tile in range(work.begin - work.begin % BLOCK, work.end, call.key_tile):
             end = min(tile + call.key_tile, work.end)
-            _score_tile(fmt, call, work, unit, tile, end, panels)
+            _score_tile(kind, fmt, call, work, unit, tile, end, panels)
             soften(BF16, call, work, unit, BLOCK, tile, end)
-            _weigh_tile(fmt, call, work, unit, tile, end, panels)
+            _weigh_tile(kind, fmt, call, work, unit, tile, end, panels)
         end_unit(call, work, unit)
         index = fetch_add(call.next, 1)
 
 
 @njit(error_model="numpy")
 def _score_tile(
-    fmt: int, call: Record, work: Record, unit: Record, tile: int, end: int, panels: int
+    kind: int,
+    fmt: int,
+    call: Record,
+    work: Record,
+    unit: Record,
+    tile: int,
+    end: int,
+    panels: int,
 ) -> None:
     """Scores of all rows with the keys of a tile."""
     item, size = ITEM_BYTES[fmt], call.key_size
@@ -82,32 +92,42 @@ def _score_tile(
         x, out, last = unit.query + row * 4 * size, unit.scores + row * stride, unit.rows - 1 - row
         for first in range(0, end - tile, PANEL):
             panel, mine = panels + first // PANEL * each, factors + 4 * first
-            pair_product(0, panel, x, 4 * size, last, 2 * size, mine, out + 4 * first, stride)
+            pair_product(kind, 0, panel, x, 4 * size, last, 2 * size, mine, out + 4 * first, stride)
 
 
 @njit(error_model="numpy")
 def _weigh_tile(
-    fmt: int, call: Record, work: Record, unit: Record, tile: int, end: int, panels: int
+    kind: int,
+    fmt: int,
+    call: Record,
+    work: Record,
+    unit: Record,
+    tile: int,
+    end: int,
+    panels: int,
 ) -> None:
-    """Add up a tile's values, weighted. What lies outside a unit's keys counts as 0."""
+    """Add up a tile's values, weighted.
+
+    Outside a unit's keys weights are 0. But memory that nobody wrote to may hold NaN, so a token
+    that the unit sees stands for those: there is one in each run of 16.
+    """
     size, stride = call.value_size, vector_bytes(fmt, call.value_size)
     each, step = call.key_tile // 2 * PANEL_WORD, 4 * call.key_tile
-    nothing = panels - 4 * max(call.key_size, size)
     aligned = tile + (end - tile + BLOCK - 1) // BLOCK * BLOCK
     for first in range(tile, aligned, BLOCK):
         block, offset = place(call, work, first)
         values = call.values + block + unit.head * call.value_head + offset * stride
         scales = call.value_scales + block + unit.head * call.value_scale_head + 2 * offset
         for token in range(0, BLOCK, 2):
-            seen = work.begin <= first + token < work.end
-            other = work.begin <= first + token + 1 < work.end
+            one = min(max(first + token, work.begin), work.end - 1) - first
+            other = min(max(first + token + 1, work.begin), work.end - 1) - first
             turn_values(
                 fmt,
-                values + token * stride if seen else nothing,
-                values + (token + 1) * stride if other else nothing,
+                values + one * stride,
+                values + other * stride,
                 size,
-                scales + 2 * token if seen else nothing,
-                scales + 2 * token + 2 if other else nothing,
+                scales + 2 * one,
+                scales + 2 * other,
                 2 * call.block_size,
                 panels + (first - tile + token) // 2 * PANEL_WORD,
                 each,
@@ -117,4 +137,4 @@ def _weigh_tile(
         x, out, last = unit.scores + row * step, unit.sums + row * 4 * size, unit.rows - 1 - row
         for first in range(0, size, PANEL):
             panel = panels + first // PANEL * each
-            pair_product(1, panel, x, step, last, 2 * count, 0, out + 4 * first, 4 * size)
+            pair_product(kind, 1, panel, x, step, last, 2 * count, 0, out + 4 * first, 4 * size)

@@ -9,8 +9,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from kvhouse.engine.kernels.cpu import pairs_ir
-from kvhouse.engine.kernels.cpu.intrinsics import Intrinsic
-from kvhouse.engine.kernels.cpu.intrinsics import _intrinsic as emitted
+from kvhouse.engine.kernels.cpu.intrinsics import Intrinsic, emitted
 
 
 @intrinsic(prefer_literal=True)
@@ -57,6 +56,7 @@ def turn_values(
 @intrinsic(prefer_literal=True)
 def pair_product(
     context: Any,
+    kind: Any,
     added: Any,
     panel: Any,
     x: Any,
@@ -71,8 +71,8 @@ def pair_product(
 
     def emit(b: ir.IRBuilder, *values: ir.Value) -> None:
         function = pairs_ir.product_function(
-            b.module, pairs_ir.PRODUCT_ROWS, added=bool(added.literal_value)
+            b.module, kind.literal_value, pairs_ir.PRODUCT_ROWS, added=bool(added.literal_value)
         )
         b.call(function, values)
 
-    return emitted(types.void, "ppnnnppn", emit, added)
+    return emitted(types.void, "ppnnnppn", emit, kind, added)

@@ -1,7 +1,7 @@
 """LLVM IR of attention's two products in pairs of bfloat16, for many rows of queries.
 
-What is multiplied are words of 32 bits, two bfloat16 side by side, by the instruction that
-``linear_ir.PAIRS`` stands for. Keys and values are first turned into *panels*: a panel has 32
+What is multiplied are words of 32 bits, two bfloat16 side by side, by ``linear_ir.PAIRS`` or
+``linear_ir.SPLIT_PAIRS``. Keys and values are first turned into *panels*: a panel has 32
 columns, keys or elements of values, and of each column one word every ``PANEL_WORD`` bytes. A word
 is two elements of a key that follow each other, or the same element of two tokens.
 """
@@ -15,7 +15,6 @@ from numba.core import cgutils
 
 from kvhouse.engine.kernels.cpu.linear_ir import (
     BLOCK,
-    PAIRS,
     PANEL_WORD,
     add_product,
     begin,
@@ -131,7 +130,7 @@ def turn_values_function(module: ir.Module, fmt: int) -> ir.Function:
     return function
 
 
-def product_function(module: ir.Module, rows: int, *, added: bool) -> ir.Function:
+def product_function(module: ir.Module, kind: int, rows: int, *, added: bool) -> ir.Function:
     """``void(panel, x, x_bytes, last, bytes, factors, out, out_bytes)``.
 
     The products of a panel with rows of pairs, ``bytes`` of each, a multiple of 16; rows after
@@ -139,7 +138,7 @@ def product_function(module: ir.Module, rows: int, *, added: bool) -> ir.Functio
     or which they become, times each column's factor.
     """
     kinds = [BYTES, BYTES, I64, I64, I64, BYTES, BYTES, I64]
-    function, b = begin(module, f"kvhouse_pairs_{rows}_{int(added)}", kinds)
+    function, b = begin(module, f"kvhouse_pairs_{kind}_{rows}_{int(added)}", kinds)
     panel, x, x_bytes, last, size, factors, out, out_bytes = function.args
     inputs = rows_up_to(b, x, x_bytes, last, rows)
     targets = [
@@ -161,7 +160,7 @@ def product_function(module: ir.Module, rows: int, *, added: bool) -> ir.Functio
             for row, pointer in enumerate(inputs):
                 one = splat(b, load(b, at(b, pointer, place), I32, 2), BLOCK)
                 for half, columns in enumerate(halves):
-                    add_product(b, PAIRS, columns, one, sums[2 * row + half])
+                    add_product(b, kind, columns, one, sums[2 * row + half])
     each = []
     if not added:
         each = [load(b, at(b, factors, ir.Constant(I64, n * LINE)), _FLOATS, 4) for n in range(2)]

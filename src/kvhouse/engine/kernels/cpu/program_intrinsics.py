@@ -12,8 +12,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from kvhouse.engine.kernels.cpu import linear_ir, token_ir
-from kvhouse.engine.kernels.cpu.intrinsics import Intrinsic
-from kvhouse.engine.kernels.cpu.intrinsics import _intrinsic as emitted
+from kvhouse.engine.kernels.cpu.intrinsics import Intrinsic, emitted
 from kvhouse.engine.kernels.cpu.vectors_ir import BYTES, I64
 
 

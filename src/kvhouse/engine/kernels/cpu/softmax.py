@@ -44,7 +44,6 @@ def begin_unit(
     unit: Record,
     place: int,
     scratch: int,
-    most: int,
     size: int,
     factor: float,
 ) -> None:
@@ -59,8 +58,6 @@ def begin_unit(
     unit.heads = min(call.part_heads, call.shared - unit.first)
     unit.head_rows = work.tokens * unit.heads
     unit.rows = unit.kv_heads * unit.head_rows
-    calls = (unit.head_rows + most - 1) // most
-    unit.chunk = (unit.head_rows + calls - 1) // calls
     unit.query = scratch + UNIT_BYTES
     unit.sums = unit.query + 4 * unit.rows * size
     unit.scores = unit.sums + 4 * unit.rows * call.value_size
