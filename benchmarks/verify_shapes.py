@@ -46,15 +46,15 @@ class Shape:
 
 SHAPES = {
     "short chat": Shape(
-        "poisson:rate=1.5,prompt=lognormal(80,0.6,max=300),output=uniform(20,60),requests=60,seed=1",
+        "poisson:rate=6,prompt=lognormal(80,0.6,max=300),output=uniform(20,60),requests=200,seed=1",
         EngineConfig(kv_memory=2**30, max_length=1024),
     ),
     "long prompts": Shape(
-        "poisson:rate=0.25,prompt=uniform(400,1200),output=uniform(10,50),requests=16,seed=2",
+        "poisson:rate=1,prompt=uniform(400,1200),output=uniform(10,50),requests=48,seed=2",
         EngineConfig(kv_memory=2**30, max_length=2048),
     ),
     "starved": Shape(
-        "poisson:rate=2,prompt=uniform(30,120),output=uniform(60,200),requests=40,seed=3",
+        "poisson:rate=4,prompt=uniform(30,120),output=uniform(60,200),requests=80,seed=3",
         EngineConfig(kv_memory=64 * 2**20, max_length=512, watermark=0.0),
     ),
 }
