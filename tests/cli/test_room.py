@@ -120,7 +120,7 @@ def test_weights_of_unknown_size_are_not_called_nothing(model, free):
     ):
         with pytest.raises(KvhouseError, match=f": {wanted}") as refused:
             room.require_room(described, 2**20, "float32", host_bytes=host)
-        assert "weights" not in str(refused.value)
+        assert "of weights" not in str(refused.value)
     free(2**20)
     room.require_room(described, 2**20, "float32")
 
