@@ -68,7 +68,8 @@ def scenario_of(shape: Shape, loaded: LoadedModel) -> Scenario:
 def warm_up(loaded: LoadedModel) -> None:
     """Compile and set up what the first steps of a process do."""
     few = read_trace("backlog:prompt=200,output=4,requests=3")
-    run_trace(loaded, scenario_for(EngineConfig(), loaded.spec, few, dtype=loaded.dtype))
+    config = EngineConfig()
+    run_trace(loaded, scenario_for(config, loaded.spec, few, dtype=loaded.dtype), config)
 
 
 def missed(found: Verification) -> list[str]:
@@ -95,7 +96,7 @@ def main() -> int:
     console, figures, steps, wrong = Console(), {}, {}, []
     for name in asked.shape or SHAPES:
         scenario = scenario_of(SHAPES[name], loaded)
-        refuse_other(profile, loaded, SHAPES[name].config)
+        refuse_other(profile, loaded.spec, SHAPES[name].config, loaded.dtype)
         times = profile.steps(loaded.spec, scenario.layout)
         found = verify(loaded, scenario, times, SHAPES[name].config)
         show_verification(console, name, found, profile)

@@ -35,7 +35,7 @@ class ServeOptions(TieredOptions):
     prefix_cache: engine_options.SharePrefixes = True
 
     def config(self, dtype: str) -> EngineConfig:
-        """See ``EngineOptions.config``; prefixes are shared where ``answering.prepare`` may."""
+        """See ``EngineOptions.config``; prefixes are shared where the model allows it."""
         return replace(TieredOptions.config(self, dtype), prefix_cache=False)
 
 
@@ -118,7 +118,7 @@ def serve_command(
 
     from kvhouse.engine import AsyncEngine, Engine
 
-    config = answering.prepare(model, asked.config(dtype), dtype, share=asked.prefix_cache)
+    config = answering.feasible_config(model, asked.config(dtype), dtype, share=asked.prefix_cache)
     engine = Engine(answering.load(model, dtype), config)
     url = server.url_of(bound)
     if not settings.api_keys and not ip_address(bound.getsockname()[0]).is_loopback:
