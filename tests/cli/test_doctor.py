@@ -1,6 +1,7 @@
 """``kvhouse doctor`` as a command."""
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -51,7 +52,7 @@ def test_a_log_that_says_nothing_has_its_own_exit_code() -> None:
     assert result.returncode == 3
     nothing, known = result.stdout.splitlines()
     assert "found in 1 line: give the whole log of a server" in nothing
-    assert {"vllm", "sglang", "llama.cpp", "kvhouse"} <= set(known.replace(";", ",").split(", "))
+    assert {"vllm", "sglang", "llama.cpp", "kvhouse"} <= set(re.split("[:;,] ", known))
     listed = json.loads(doctor("-", "--json", text="hello\n").stdout)["looked_for"]
     needles = {one["engine"]: one["needles"] for one in listed}
     assert "KV cache size:" in " ".join(needles["vllm"])

@@ -171,7 +171,7 @@ def _show_series(console: Console, report: Report, texts: Texts) -> None:
     series = list(report.log.facts.series.values())
     if not series:
         return
-    title, names = "series", ("figure", "times", "least", "mean", "most", "last")
+    title, names = "series", ["figure", "times", "least", "mean", "most", "last"]
     rows: list[tuple[str, ...]] = [
         (
             each.peak.name,
@@ -181,7 +181,7 @@ def _show_series(console: Console, report: Report, texts: Texts) -> None:
         for each in series
     ]
     if report.log.source == "metrics" and all(each.count == 1 for each in series):
-        title, names = "series_once", ("figure", "value")
+        title, names = "series_once", ["figure", "value"]
         rows = [(each.peak.name, _plain(each.last)) for each in series]
     console.print(table(texts.say(title), [texts.words[name] for name in names], rows))
 
