@@ -55,7 +55,7 @@ def test_a_log_that_says_nothing_has_its_own_exit_code() -> None:
     assert {"vllm", "sglang", "llama.cpp", "kvhouse"} <= set(re.split("[:;,] ", known))
     listed = json.loads(doctor("-", "--json", text="hello\n").stdout)["looked_for"]
     needles = {one["engine"]: one["needles"] for one in listed}
-    assert "KV cache size:" in " ".join(needles["vllm"])
+    assert "KV cache usage:" in " ".join(needles["vllm"])
 
 
 @pytest.fixture

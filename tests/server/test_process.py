@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from kvhouse.errors import KvhouseError
@@ -66,6 +67,8 @@ def test_a_pool_that_is_smaller_than_the_model_is_told_and_ctrl_c_ends(tiny_dire
     ) as started:
         try:
             said = [started.stderr.readline() for _ in range(3)]
+            url = said[0].partition(" at ")[2].partition(",")[0]
+            assert httpx2.get(f"{url}/health", timeout=60).status_code == 200
             started.send_signal(signal.SIGINT)
             last = started.communicate(timeout=60)[1]
         finally:
