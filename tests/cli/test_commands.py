@@ -565,6 +565,10 @@ def test_a_comparison_of_nothing_fails_and_one_of_a_part_warns():
             ["replay", *SLICE, "--model", "smollm2", "--scale-rate", "-1"],
             "--scale-rate -1.0: give a finite factor above 0, at most 1,000,000,000",
         ),
+        (
+            ["replay", *SLICE, "--model", "smollm2", "--scale-rate", "inf"],
+            "--scale-rate inf: give a finite factor above 0, at most 1,000,000,000",
+        ),
         # What is no option of the command keeps its name.
         (
             ["replay", *SLICE, "--model", "smollm2", "--cut", "1"],

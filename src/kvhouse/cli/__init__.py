@@ -42,8 +42,9 @@ WIDTH_OF_A_FILE = 120
 #: Seconds after which a SIGTERM that had no effect is raised again.
 TERMINATE_AGAIN = 0.5
 
-#: A parameter and its value, as an error of the Python API begins.
-_PARAMETER = re.compile(r"([a-z_]+) -?(?:\d|inf|nan)")
+#: What follows a parameter that is named with its value, and such a one, as errors begin.
+_VALUE = r"(?= -?(?:\d|inf|nan))"
+_PARAMETER = re.compile(rf"([a-z_]+){_VALUE}")
 
 app = typer.Typer(
     help="kvhouse, the house for an LLM's KV cache: plan it, replay it, run it, on one core.",
@@ -137,7 +138,7 @@ def _with_options(text: str) -> str:
     if first[1] not in known:
         return text
     names = "|".join(name for name in known if name == first[1] or "_" in name)
-    return re.sub(rf"(?<![\w'-])({names})(?= -?[\d.])", lambda found: known[found[1]], text)
+    return re.sub(rf"(?<![\w'-])({names}){_VALUE}", lambda found: known[found[1]], text)
 
 
 def _options_of(arguments: list[str]) -> dict[str, str]:
