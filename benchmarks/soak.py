@@ -7,7 +7,8 @@ then sends requests at a share of that rate, at random times (open loop): some i
 are wrong, some whose clients go away in the middle. Every greedy answer that comes to its end is
 compared with what the engine answered before, in this process. Prints what happened, the server's
 resident memory from the end of the first tenth to the end, and whether all blocks were free at the
-end; exits with 1 if anything was wrong.
+end; exits with 1 if anything was wrong. Requests that a full queue turns away are counted by
+themselves: none, unless the machine does other work than when it was measured.
 """
 
 from __future__ import annotations
@@ -45,6 +46,18 @@ WRONG: tuple[dict[str, Any], ...] = (
     {"max_tokens": 10**9},
     {"stop": [""]},
 )
+
+
+#: The queue was full: what a server that has less of the machine than before has to say.
+BUSY = "told to come back (429)"
+
+
+class _Busy(Exception):
+    """A stream was answered so."""
+
+
+def _name(status: int) -> str:
+    return BUSY if status == 429 else f"status {status}"
 
 
 @dataclass
@@ -126,6 +139,8 @@ class Soak:
                 await self._streamed(prompt)
             else:
                 await self._whole(prompt)
+        except _Busy:
+            self.outcome.counts[BUSY] += 1
         except httpx2.HTTPError as error:
             self.outcome.counts[f"failed: {type(error).__name__}"] += 1
 
@@ -137,7 +152,10 @@ class Soak:
     async def _bad(self, prompt: str) -> None:
         body = self._body(prompt, **self._chance.choice(WRONG))
         response = await self._client.post("/v1/completions", json=body)
-        self.outcome.counts["refused" if response.status_code == 400 else "not refused"] += 1
+        if response.status_code == 429:
+            self.outcome.counts[BUSY] += 1
+        else:
+            self.outcome.counts["refused" if response.status_code == 400 else "not refused"] += 1
 
     async def _left(self, prompt: str) -> None:
         """Go away after a while, or between two tokens of a stream."""
@@ -162,7 +180,7 @@ class Soak:
         if response.status_code == 200:
             self._compare(prompt, response.json()["choices"][0]["text"])
         else:
-            self.outcome.counts[f"status {response.status_code}"] += 1
+            self.outcome.counts[_name(response.status_code)] += 1
 
     async def _streamed(self, prompt: str) -> None:
         pieces = []
@@ -177,6 +195,9 @@ class Soak:
     async def _events(self, prompt: str) -> AsyncIterator[dict[str, Any]]:
         body = self._body(prompt, stream=True)
         async with self._client.stream("POST", "/v1/completions", json=body) as response:
+            if response.status_code == 429:
+                raise _Busy
+            response.raise_for_status()
             async for line in response.aiter_lines():
                 if line.startswith("data: {"):
                     yield json.loads(line.removeprefix("data: "))
@@ -212,7 +233,9 @@ def resident(process: int) -> int:
 
 async def soak(said: dict[str, Any], asked: argparse.Namespace, answers: Any) -> bool:  # noqa: ANN401
     """Measure, send, and print; whether all was well."""
-    limits = httpx2.Limits(max_connections=None)
+    # The server closes a connection that was idle for five seconds, in the middle of a request if
+    # that comes at the same moment.
+    limits = httpx2.Limits(max_connections=None, keepalive_expiry=2)
     async with httpx2.AsyncClient(base_url=said["url"], timeout=600, limits=limits) as client:
         run = Soak(client, said["model"], answers, asked.seed)
         capacity = await run.closed(16, min(30, asked.minutes * 6))
@@ -241,7 +264,7 @@ async def soak(said: dict[str, Any], asked: argparse.Namespace, answers: Any) ->
     first, last = outcome.memory[len(outcome.memory) // 10], outcome.memory[-1]
     print(f"resident: {first / 2**20:,.0f} MiB, then {last / 2**20:,.0f} ({outcome.growth:+.1%})")
     print(f"all blocks free at the end: {free}")
-    bad = set(outcome.counts) - {"right", "refused", "left", "done before it was left"}
+    bad = set(outcome.counts) - {"right", "refused", "left", "done before it was left", BUSY}
     return free and not bad and outcome.growth < 0.05
 
 

@@ -46,15 +46,15 @@ class Shape:
 
 SHAPES = {
     "short chat": Shape(
-        "poisson:rate=1.5,prompt=lognormal(80,0.6,max=300),output=uniform(20,60),requests=60,seed=1",
+        "poisson:rate=6,prompt=lognormal(80,0.6,max=300),output=uniform(20,60),requests=200,seed=1",
         EngineConfig(kv_memory=2**30, max_length=1024),
     ),
     "long prompts": Shape(
-        "poisson:rate=0.25,prompt=uniform(400,1200),output=uniform(10,50),requests=16,seed=2",
+        "poisson:rate=1,prompt=uniform(400,1200),output=uniform(10,50),requests=48,seed=2",
         EngineConfig(kv_memory=2**30, max_length=2048),
     ),
     "starved": Shape(
-        "poisson:rate=2,prompt=uniform(30,120),output=uniform(60,200),requests=40,seed=3",
+        "poisson:rate=4,prompt=uniform(30,120),output=uniform(60,200),requests=80,seed=3",
         EngineConfig(kv_memory=64 * 2**20, max_length=512, watermark=0.0),
     ),
 }
@@ -68,7 +68,8 @@ def scenario_of(shape: Shape, loaded: LoadedModel) -> Scenario:
 def warm_up(loaded: LoadedModel) -> None:
     """Compile and set up what the first steps of a process do."""
     few = read_trace("backlog:prompt=200,output=4,requests=3")
-    run_trace(loaded, scenario_for(EngineConfig(), loaded.spec, few, dtype=loaded.dtype))
+    config = EngineConfig()
+    run_trace(loaded, scenario_for(config, loaded.spec, few, dtype=loaded.dtype), config)
 
 
 def missed(found: Verification) -> list[str]:
@@ -95,7 +96,7 @@ def main() -> int:
     console, figures, steps, wrong = Console(), {}, {}, []
     for name in asked.shape or SHAPES:
         scenario = scenario_of(SHAPES[name], loaded)
-        refuse_other(profile, loaded, SHAPES[name].config)
+        refuse_other(profile, loaded.spec, SHAPES[name].config, loaded.dtype)
         times = profile.steps(loaded.spec, scenario.layout)
         found = verify(loaded, scenario, times, SHAPES[name].config)
         show_verification(console, name, found, profile)

@@ -13,6 +13,7 @@ from kvhouse.calibration import measure
 from kvhouse.calibration.profile import read_profile
 from kvhouse.cli import app
 from kvhouse.cli import verify as verify_module
+from kvhouse.engine import room
 from kvhouse.errors import KvhouseError
 from kvhouse.replayer import Stop
 
@@ -76,7 +77,7 @@ def test_a_profile_from_the_first_step_to_a_replay(model, tmp_path):
         run("replay", TRACE, "--model", "llama-2-7b", "--profile", str(file))
 
 
-def test_verify_calibrates_once_and_says_so(model, cache):
+def test_verify_calibrates_once_and_says_so(model, cache, monkeypatch):
     verify = ("verify", model, "--trace", TRACE, *ENGINE)
     first = run(*verify, "--json")
     assert "calibrating first" in first.stderr
@@ -89,11 +90,21 @@ def test_verify_calibrates_once_and_says_so(model, cache):
     expected = throughput["predicted"] / throughput["measured"] - 1
     assert throughput["error"] == pytest.approx(expected)
     assert len(list(cache.iterdir())) == 1
+    # With a profile it takes the pool that is asked for, and no room for a calibration's.
+    config = transformers.LlamaConfig(**SIZES)
+    weights = sum(p.numel() for p in transformers.LlamaForCausalLM(config).parameters())
+    few = 4 * weights + 2**20
+    monkeypatch.setattr(room, "available_memory", lambda: few)
     second = run(*verify)
     assert "by the profile of" in second.stderr
     words = " ".join(second.stdout.split())
     assert "every figure is equal" in words
     assert "first token, p99" in words
+    (kept,) = cache.iterdir()
+    run(*verify, "--profile", str(kept))
+    kept.unlink()
+    with pytest.raises(KvhouseError, match="and 2 GiB of KV memory do not fit"):
+        run(*verify)
 
 
 def test_each_way_of_an_engine_has_a_profile_of_its_own(model, cache, tmp_path):

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from kvhouse import devices, spec
 from kvhouse.cli import engine_options, options
 from kvhouse.cli.groups import given, grouped
 from kvhouse.cli.sampling_options import SamplingOptions
+from kvhouse.cli.setup_options import SetupOptions
 from kvhouse.cli.tier_options import TierOptions
 from kvhouse.cli.trace_options import PartOptions, TraceOptions
-from kvhouse.engine import EngineConfig
-from kvhouse.replayer import Tiering
+from kvhouse.engine import EngineConfig, SamplingParams
+from kvhouse.replayer import Setup, Tiering, Trace, TraceRequest
 from kvhouse.replayer.trace_select import Selection
 
 Size = Annotated[int, typer.Option(metavar="N", help="How many.")]
@@ -91,6 +93,27 @@ def test_what_was_given_is_named_as_it_is_written():
     assert given(Many(turn=True)) == ("--turn",)
 
 
+def test_a_group_s_field_without_a_default_is_refused():
+    """typer would be shown dataclasses' own mark in place of a default."""
+
+    @dataclass(frozen=True, slots=True)
+    class Bare:
+        size: Size
+
+    @dataclass(frozen=True, slots=True)
+    class Made:
+        size: Size = field(default_factory=int)
+
+    for group in (Bare, Made):
+
+        def command(*, asked):
+            raise AssertionError(asked)
+
+        command.__annotations__ = {"asked": group}
+        with pytest.raises(TypeError, match=f"{group.__name__}.size: give it a default"):
+            grouped(command)
+
+
 def test_groups_have_the_defaults_of_what_they_make():
     """The command line repeats them, so that its help needs no room."""
     told = engine_options.TieredOptions().config("float32")
@@ -120,14 +143,69 @@ def test_groups_have_the_defaults_of_what_they_make():
 def test_each_option_reaches_what_the_group_makes(group, made, renamed):
     """None is left at its default, and none stands in the place of another."""
     value, plain = getattr(group, made)(), getattr(type(group)(), made)()
-    for field in fields(group):
-        name = renamed.get(field.name, field.name)
+    for one in fields(group):
+        name = renamed.get(one.name, one.name)
         assert getattr(value, name) != getattr(plain, name), name
     numbers = {"memory": {"1GiB": 2**30, "3GiB": 3 * 2**30}, "link": {"2GB/s": 2e9, "4GB/s": 4e9}}
-    for field in fields(group):
-        asked = getattr(group, field.name)
-        expected = numbers.get(field.name.rpartition("_")[2], {"5us": 5e-6}).get(asked, asked)
-        assert getattr(value, renamed.get(field.name, field.name)) == expected
+    for one in fields(group):
+        asked = getattr(group, one.name)
+        expected = numbers.get(one.name.rpartition("_")[2], {"5us": 5e-6}).get(asked, asked)
+        assert getattr(value, renamed.get(one.name, one.name)) == expected
+
+
+def test_each_option_of_a_replay_reaches_its_setup():
+    """But for the three that commands give by themselves, since sweep tries several of them."""
+    asked = SetupOptions(
+        "2GiB", 77, "best", True, 4, "2/3", True, 64, "int8", 32, 5, "shortest", True, 0.25, 0.5
+    )
+    trace = Trace("none", (TraceRequest(0.0, 4, 2),))
+    model, device, tiering = spec.load("smollm2"), devices.get("l4"), Tiering(host_memory=9)
+    made = asked.setup(
+        trace, model, device, tiering, policy="contiguous-max", kv_format="fp8", block_size=8
+    )
+    assert made == Setup(
+        trace,
+        model,
+        device,
+        kv_memory=2 * 2**30,
+        kv_blocks=77,
+        policy="contiguous-max",
+        fit="best",
+        prefix_cache=True,
+        kv_format="fp8",
+        weight_dtype="int8",
+        block_size=8,
+        max_length=64,
+        token_budget=32,
+        max_running=5,
+        order="shortest",
+        prefill_first=True,
+        watermark=0.25,
+        utilization=0.5,
+        as_backlog=True,
+        tiering=tiering,
+        tp=4,
+        replica=(2, 3),
+    )
+    assert SetupOptions().setup(trace, model, device, Tiering()) == Setup(trace, model, device)
+    assert len(fields(asked)) == len(given(asked)) == 15
+
+
+def test_each_option_of_an_answer_reaches_how_it_is_sampled():
+    asked = SamplingOptions(9, 0.5, 7, 0.75, 0.125, 1.25)
+    made = asked.params(seed=3, stop=["end"], logprobs=2)
+    assert made == SamplingParams(
+        temperature=0.5,
+        top_k=7,
+        top_p=0.75,
+        min_p=0.125,
+        repetition_penalty=1.25,
+        stop=("end",),
+        seed=3,
+        logprobs=2,
+    )
+    assert asked.max_new_tokens == 9
+    assert len(fields(asked)) == len(given(asked)) == 6
 
 
 def test_each_option_of_an_engine_reaches_its_config(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import transformers
@@ -29,19 +30,24 @@ WEIGHTS = sum(p.numel() for p in transformers.LlamaForCausalLM(CONFIG).parameter
 TOKEN = 3 * 2 * 8 * 2 * 4
 KV = ("--kv-memory", "1MiB")
 TRACE = ("--trace", "backlog:prompt=4,output=2,requests=1")
+LESS = "ask for less with --kv-memory or --dtype"
+#: What is asked, the pool that it takes, and what helps.
 COMMANDS = {
-    "run": ("run", "hello", *KV),
-    "run --trace": ("run", *TRACE, *KV),
-    "chat": ("chat", *KV),
-    "verify": ("verify", *TRACE, *KV),
-    "calibrate": ("calibrate", *KV),
-    "bench, a load": ("bench", *TRACE, *KV),
+    "run": (("run", "hello", *KV), "1 MiB", LESS),
+    "run --trace": (("run", *TRACE, *KV), "1 MiB", LESS),
+    "chat": (("chat", *KV), "1 MiB", LESS),
+    "verify, calibrating first": (("verify", *TRACE, *KV), "2 GiB", "is kept, so steps are timed"),
+    "verify, more than that": (("verify", *TRACE, "--kv-memory", "3GiB"), "3 GiB", LESS),
+    "calibrate": (("calibrate", *KV), "1 MiB", LESS),
+    "bench, a load": (("bench", *TRACE, *KV), "1 MiB", LESS),
 }
+UNITS = {"MiB": 2**20, "GiB": 2**30}
 
 
 @pytest.fixture
-def model(tmp_path):
-    """A directory that describes a model, and holds no weights."""
+def model(tmp_path, monkeypatch):
+    """A directory that describes a model, and holds no weights; no profile of it is kept."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "config.json").write_text(json.dumps(CONFIG.to_dict()))
     return str(tmp_path)
 
@@ -60,13 +66,14 @@ def run(command, *arguments):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_byte_too_little_is_told_before_weights_are_looked_for(model, free, name):
-    command, *arguments = COMMANDS[name]
+    (command, *arguments), pool, advice = COMMANDS[name]
     arguments = [model, *arguments]
-    needed = 4 * WEIGHTS + 2**20
+    number, unit = pool.split()
+    needed = 4 * WEIGHTS + int(number) * UNITS[unit]
     free(needed - 1)
     refusal = run(command, *arguments)
-    assert "of weights and 1 MiB of KV memory do not fit in the" in refusal
-    assert "ask for less with --kv-memory or --dtype" in refusal
+    assert f"of weights and {pool} of KV memory do not fit in the" in refusal
+    assert advice in refusal
     free(needed)
     assert "holds no weights" in run(command, *arguments)
 
@@ -98,6 +105,24 @@ def test_a_tier_in_this_machines_memory_counts_too(model, free):
     )
     free(4 * WEIGHTS + 3 * 2**20)
     assert "holds no weights" in run("bench", model, *TRACE, *tiers)
+
+
+def test_weights_of_unknown_size_are_not_called_nothing(model, free):
+    """Of a checkpoint in a format that only its files' headers would explain."""
+    values = CONFIG.to_dict() | {"quantization_config": {"quant_method": "nobody-knows"}}
+    Path(model, "config.json").write_text(json.dumps(values))
+    described = spec.load(model)
+    assert described.parameters is None
+    free(2**20 - 1)
+    for host, wanted in (
+        (0, "1 MiB of KV memory do not fit in the"),
+        (2**21, "1 MiB of KV memory and 2 MiB of host memory below it do not fit in the"),
+    ):
+        with pytest.raises(KvhouseError, match=f": {wanted}") as refused:
+            room.require_room(described, 2**20, "float32", host_bytes=host)
+        assert "of weights" not in str(refused.value)
+    free(2**20)
+    room.require_room(described, 2**20, "float32")
 
 
 def test_a_machine_that_does_not_tell_is_given_the_benefit_of_the_doubt(model, free):

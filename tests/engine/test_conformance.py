@@ -39,7 +39,9 @@ def both(loaded, scenario):
     modelled, real = [], []
     executor = ModelledExecutor(Roofline(loaded.spec, scenario.layout, DEVICE, "float32"))
     predicted = scenario.drive(executor, on_plan=lambda plan: modelled.append(plan.encode()))
-    run = run_trace(loaded, scenario, on_plan=lambda plan: real.append(plan.encode()))
+    run = run_trace(
+        loaded, scenario, EngineConfig(), on_plan=lambda plan: real.append(plan.encode())
+    )
     return modelled, real, predicted, run
 
 
@@ -114,7 +116,9 @@ def test_the_same_step_times_give_the_same_log_under_timed_arrivals(tiny_directo
         return result
 
     monkeypatch.setattr(TorchExecutor, "execute", timing)
-    run = run_trace(loaded, scenario, on_plan=lambda plan: real.append(plan.encode()))
+    run = run_trace(
+        loaded, scenario, EngineConfig(), on_plan=lambda plan: real.append(plan.encode())
+    )
 
     class Recorded(ModelledExecutor):
         def execute(self, plan):
@@ -154,4 +158,4 @@ def test_a_model_that_gives_nan_ends_the_trace_with_the_reason(tiny_directory):
         random_trace(3, 9), layout, "paged", 64 * layout.block_bytes, SchedulerConfig(40)
     )
     with pytest.raises(KvhouseError, match="request 0 of the trace: the model gave no finite"):
-        run_trace(loaded, scenario)
+        run_trace(loaded, scenario, EngineConfig())

@@ -177,7 +177,9 @@ def test_replay_and_engine_plan_alike(architecture, tight, model_type):
     modelled, real = [], []
     executor = ModelledExecutor(Roofline(loaded.spec, layout, device, "float32"))
     predicted = scenario.drive(executor, on_plan=lambda plan: modelled.append(plan.encode()))
-    run = run_trace(loaded, scenario, on_plan=lambda plan: real.append(plan.encode()))
+    run = run_trace(
+        loaded, scenario, EngineConfig(), on_plan=lambda plan: real.append(plan.encode())
+    )
     assert modelled == real
     assert len(real) > 16
     assert run.kv_bytes == predicted.pool.bytes

@@ -22,7 +22,7 @@ from kvhouse.calibration.recorded import Record
 from kvhouse.calibration.verify import Exactness, StepErrors, Verification
 from kvhouse.cli.answering import Usage
 from kvhouse.cli.demo import listed as demos
-from kvhouse.cli.run import answers_to_dict
+from kvhouse.cli.running import answers_to_dict
 from kvhouse.costs import StepRates
 from kvhouse.demo.cache import CacheOutcome, CacheSetting
 from kvhouse.demo.chatbot import ChatbotOutcome, ChatbotSetting

@@ -13,7 +13,7 @@ import time
 import httpx2
 import pytest
 
-from kvhouse.server import Desk, ServerSettings, connections, settings
+from kvhouse.server import Desk, ServerSettings, connections, gate, settings
 from kvhouse.server.connections import Connection
 from kvhouse.server.errors import ApiError
 from kvhouse.server.gate import Gate
@@ -116,7 +116,7 @@ def test_fewer_connections_where_the_process_may_open_fewer_files(monkeypatch):
 
 
 def test_a_head_that_does_not_come_ends_the_connection(tiny, serving, monkeypatch):
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 2.0)
     server = serving(tiny(400))
     execute = server.desk.engine.engine.executor.execute
     wait = threading.Event()
@@ -129,15 +129,17 @@ def test_a_head_that_does_not_come_ends_the_connection(tiny, serving, monkeypatc
     longer = server.http.build_request(
         "POST",
         "/v1/completions",
-        json={"model": "tiny", "prompt": [1], "max_tokens": 50, "stream": True},
+        json={"model": "tiny", "prompt": [1], "max_tokens": 150, "stream": True},
     )
-    answer = server.http.send(longer, stream=True)  # which takes a second, and is not cut off
+    answer = server.http.send(longer, stream=True)  # which takes 3 seconds, and is not cut off
     with connect(server) as idle, connect(server) as slow_one, connect(server) as second:
         slow_one.sendall(b"GET /health HTTP/1.1\r\nHost")
         second.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
         answered = b""
         while not answered.endswith(b'{"status":"ok"}'):
-            answered += second.recv(2**16)
+            piece = second.recv(2**16)
+            assert piece
+            answered += piece
         second.sendall(b"G")
         for one in (idle, slow_one, second):
             assert one.recv(1) == b""
@@ -231,17 +233,17 @@ def gate_of(app, settings):
 def test_a_refused_body_holds_nothing_while_the_rest_of_it_is_read(monkeypatch):
     """Otherwise one that is refused would have others refused too."""
     monkeypatch.setattr(settings, "_LEAST_HELD", 0)
-    gate, left = gate_of(None, ServerSettings("m", max_body=1)), []
+    small, left = gate_of(None, ServerSettings("m", max_body=1)), []
     pieces = iter([b"x", b"x", b"x"])
 
     async def receive():
-        left.append(gate._held.left)
+        left.append(small._held.left)
         return {"type": "http.request", "body": next(pieces), "more_body": len(left) < 3}
 
     async def send(message):
         left.append(message.get("status"))
 
-    asyncio.run(gate({"type": "http", "path": "/", "headers": []}, receive, send))
+    asyncio.run(small({"type": "http", "path": "/", "headers": []}, receive, send))
     assert left == [16, 15, 16, 413, None]
 
 
@@ -273,6 +275,48 @@ def test_a_slow_body_takes_from_the_time_of_its_request():
     asyncio.run(ask())
     begun, _, deadline = seen
     assert deadline <= begun + 7.0
+
+
+def test_a_body_that_comes_while_the_server_ends_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(gate, "_LINGER", 0.01)
+    ending, sent = gate_of(None, ServerSettings("m")), []
+    ending._desk.closing = True
+
+    async def receive():
+        await asyncio.Event().wait()
+
+    async def send(message):
+        sent.append(message)
+
+    async def ask():
+        scope = {"type": "http", "path": "/v1/completions", "headers": []}
+        await asyncio.wait_for(ending(scope, receive, send), 10)
+
+    asyncio.run(ask())
+    assert sent[0]["status"] == 503
+    assert json.loads(sent[1]["body"])["error"]["code"] == "shutting_down"
+
+
+def test_a_body_whose_time_is_over_as_the_server_ends_is_no_error():
+    """The time has passed, and the task that waits has not been told so yet."""
+    desk, stopped = gate_of(None, ServerSettings("m"))._desk, []
+
+    async def read():
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout_at(loop.time()) as wait:
+            with desk.reading(wait):
+
+                def stop():
+                    assert wait.expired()
+                    desk.stop_reading()
+                    stopped.append(True)
+
+                loop.call_soon(stop)
+                await asyncio.Event().wait()
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(read())
+    assert stopped == [True]
 
 
 def test_who_is_refused_while_sending_reads_why(tiny, serving):

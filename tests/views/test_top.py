@@ -224,3 +224,16 @@ def test_a_key_goes_to_the_server_that_was_named_alone(monkeypatch):
             server.shutdown()
             thread.join()
     assert asked == [("/kv?cells=1", "Bearer first-key")]
+
+
+@pytest.mark.parametrize("key", ["schlüssel", "first\r\nX-Other: 1", "first\x7fsecond"])
+def test_a_key_that_no_header_can_carry_is_refused_without_showing_it(monkeypatch, answering, key):
+    monkeypatch.setenv("KVHOUSE_API_KEY", f"fine, {key}")
+    url, asked = answering([])
+    with pytest.raises(KvhouseError) as refused:
+        _state(url, 1)
+    said = str(refused.value)
+    assert said.startswith("KVHOUSE_API_KEY: key number 2 has characters that no header can carry")
+    assert said.isprintable()
+    assert not any(part in said for part in ("schl", "first", "second", "Other", "fine"))
+    assert asked == []

@@ -64,28 +64,43 @@ def kept_at(spec: ModelSpec, config: EngineConfig, dtype: str) -> Path:
     return profile_cache() / name
 
 
-def kept(loaded: LoadedModel, config: EngineConfig) -> tuple[Profile | None, str]:
-    """The profile that is kept for this machine, and why there is none where it is None."""
-    path = kept_at(loaded.spec, config, loaded.dtype)
+def kept(
+    spec: ModelSpec, config: EngineConfig, dtype: str, threads: int
+) -> tuple[Profile | None, str]:
+    """The profile that is kept for this machine, and why there is none where it is None.
+
+    Args:
+        spec: The model; its weights need not be loaded.
+        config: The engine's.
+        dtype: What the model computes in.
+        threads: Threads that the engine computes with.
+    """
+    path = kept_at(spec, config, dtype)
     if not path.is_file():
         return None, "no profile of this model and these settings is kept"
     try:
         profile = read_profile(path)
-        refuse_other(profile, loaded, config)
+        refuse_other(profile, spec, config, dtype)
     except KvhouseError as error:
         return None, f"the kept profile is of no use: {error}"
-    reason = elsewhere(profile, loaded.threads)
+    reason = elsewhere(profile, threads)
     return (None, f"the kept profile is of {reason}") if reason else (profile, "")
 
 
-def refuse_other(profile: Profile, loaded: LoadedModel, config: EngineConfig) -> None:
+def refuse_other(profile: Profile, spec: ModelSpec, config: EngineConfig, dtype: str) -> None:
     """Refuse a profile of another model, or of an engine of other settings.
+
+    Args:
+        profile: The profile.
+        spec: The model.
+        config: The engine's.
+        dtype: What the model computes in.
 
     Raises:
         KvhouseError: It is; the message says in what it differs.
     """
-    layout = KVLayout.of(loaded.spec, config.kv_format, config.block_size, dtype=loaded.dtype)
-    profile.refuse_other(loaded.spec, layout, loaded.dtype)
+    layout = KVLayout.of(spec, config.kv_format, config.block_size, dtype=dtype)
+    profile.refuse_other(spec, layout, dtype)
     profile.refuse_other_way(rotated=config.rotated, fast_path=config.fast_path)
 
 

@@ -1,4 +1,4 @@
-"""What ``kvhouse run`` and ``kvhouse chat`` share: an engine, and an answer as it comes."""
+"""What the commands that run a model share: its config, its weights, an answer as it comes."""
 
 from __future__ import annotations
 
@@ -86,13 +86,14 @@ def load(model: str, dtype: str) -> LoadedModel:
         return load_model(model, dtype)
 
 
-def prepare(
+def feasible_config(
     model: str,
     config: EngineConfig,
     dtype: str,
     *,
     share: bool = False,
     batch: Batch | None = None,
+    advice: str | None = None,
 ) -> EngineConfig:
     """Refuse what the engine cannot do, or this machine has no room for, before weights are read.
 
@@ -102,6 +103,7 @@ def prepare(
         dtype: What its weights are widened or narrowed to and computed in.
         share: Whether a prefix cache is wanted where it is possible.
         batch: What the pool is to hold, in place of as much as was asked for.
+        advice: What helps where there is no room; by default to ask for less.
 
     Returns:
         The config, with all that.
@@ -114,13 +116,13 @@ def prepare(
     from kvhouse.layout import KVLayout
 
     refuse_unknown_dtype(dtype)
-    described, advice = describe_model(model), SMALLER_POOL
+    described = describe_model(model)
     config.refuse_impossible(described)
     if batch is not None:
         layout = KVLayout.of(described, config.kv_format, config.block_size, dtype=dtype)
         config, advice = batch.config(config, layout), "time fewer or shorter requests"
     host = config.tiering.host_memory or 0
-    require_room(described, config.kv_memory, dtype, advice, host)
+    require_room(described, config.kv_memory, dtype, advice or SMALLER_POOL, host)
     return config.sharing(described) if share else config
 
 

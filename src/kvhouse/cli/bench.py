@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kvhouse.cli import answering, bench_options, benching, engine_options, options
@@ -15,12 +15,17 @@ from kvhouse.errors import KvhouseError
 from kvhouse.units import parse_seconds
 
 if TYPE_CHECKING:
-    from kvhouse.bench.row import Batch
+    from kvhouse.bench.http_target import Server
 
 _TOKENS = 128
 _REPEATS = 3
 _REQUESTS = 100
 _REQUESTS_PER_SENDER = 4
+
+_OF_A_SERVER = ("--served-model", "--vocab-size")
+_OF_A_BATCH = ("--repeats",)
+#: What generated traffic is made of; a trace has its own.
+_OF_GENERATED = ("--rate", "--requests", "--prompt", "--generate")
 
 
 @grouped
@@ -61,73 +66,99 @@ def bench_command(
     """
     at_server = target.partition("://")[0].lower() in ("http", "https")
     as_load = at_server or trace is not None or rate is not None or requests is not None
-    if trace is None and given(taken):
-        raise KvhouseError("--limit, --scale-lengths and all that choose from a trace need --trace")
     slo = objective.slo()
-    if at_server:
-        own = [*given(asked), *(["--dtype"] if dtype != "float32" else [])]
-        _refuse(own, "is for a model in this process; a server has its own")
-    else:
-        named = {"--served-model": served_model, "--vocab-size": vocab_size}
-        _refuse(_there(named), "goes with a server's address")
-    if as_load:
-        _refuse(_there({"--repeats": repeats}), "goes with a batch; a load is sent once")
-    else:
-        of_a_load = [name for name in given(asked) if name in bench_options.OF_A_LOAD]
-        _refuse(
-            [*of_a_load, *given(objective)], "goes with a load: add --trace, --rate or --requests"
-        )
+    own = [*given(asked), *(["--dtype"] if dtype != "float32" else [])]
+    others = {
+        "--repeats": repeats,
+        "--served-model": served_model,
+        "--vocab-size": vocab_size,
+        "--trace": trace,
+        "--rate": rate,
+        "--requests": requests,
+        "--prompt": prompt,
+        "--generate": generate,
+    }
+    _refuse_misplaced(
+        [name for name, value in others.items() if value is not None],
+        own,
+        given(taken),
+        given(objective),
+        at_server=at_server,
+        as_load=as_load,
+    )
     outs = _outs(out, (trace, target), as_load=as_load, as_json=as_json)
     lengths = (_TOKENS if prompt is None else prompt, _TOKENS if generate is None else generate)
-    if at_server:
-        from kvhouse.bench.http_target import DEFAULT_VOCAB, Server, require_httpx2
 
-        require_httpx2()
-        vocab = DEFAULT_VOCAB if vocab_size is None else vocab_size
-        key = next(iter(keys_named()), None) if api_key is None else api_key
-        server = Server(target, served_model, key, vocab)
-    else:
-        answering.require(target)
-        batch = None if as_load else _batch(concurrency, lengths)
-        config = answering.prepare(target, asked.config(dtype), dtype, batch=batch)
-        if batch is not None:
-            times = _REPEATS if repeats is None else repeats
-            benching.time_batch(target, config, dtype, batch, times, seed, outs)
-            return
-    if trace is None:
-        source = _generated(rate, requests, concurrency, lengths, seed)
-    else:
-        made = {"--rate": rate, "--requests": requests, "--prompt": prompt, "--generate": generate}
-        _refuse(_there(made), "has no say in a trace")
+    def load() -> benching.Load:
         source = trace
-    traffic = taken.read(source, as_json=as_json)
-    load = benching.Load(traffic, concurrency, parse_seconds(timeout), seed, slo, outs)
+        if source is None:
+            source = _generated(rate, requests, concurrency, lengths, seed)
+        traffic = taken.read(source, as_json=as_json)
+        return benching.Load(traffic, concurrency, parse_seconds(timeout), seed, slo, outs)
+
     if at_server:
-        load.at(server)
+        server = _server(target, served_model, api_key, vocab_size)
+        load().at(server)
+        return
+    answering.require(target)
+    if as_load:
+        config = answering.feasible_config(target, asked.config(dtype), dtype)
+        load().here(target, config, dtype)
     else:
-        load.here(target, config, dtype)
+        times = _REPEATS if repeats is None else repeats
+        _time_batch(target, asked, dtype, concurrency, lengths, times, seed, outs)
 
 
-def _batch(concurrency: int | None, lengths: tuple[int, int]) -> Batch:
-    """What is timed."""
-    from kvhouse.bench.row import Batch
-
-    return Batch(1 if concurrency is None else concurrency, *lengths)
-
-
-def _refuse(names: Iterable[str], why: str) -> None:
+def _refuse_misplaced(
+    there: Sequence[str],
+    engine: Sequence[str],
+    part: Sequence[str],
+    objective: Sequence[str],
+    *,
+    at_server: bool,
+    as_load: bool,
+) -> None:
     """Refuse options that are given and would do nothing.
+
+    Args:
+        there: Options that are given, but for those that follow.
+        engine: Those of an engine in this process.
+        part: Those that choose from a trace.
+        objective: Those of a load's objective.
+        at_server: Whether a server is asked.
+        as_load: Whether a load is sent, and not one batch timed.
 
     Raises:
         KvhouseError: There is one.
     """
-    for option in names:
-        raise KvhouseError(f"{option} {why}")
+    if part and "--trace" not in there:
+        raise KvhouseError("--limit, --scale-lengths and all that choose from a trace need --trace")
+    if at_server:
+        _refuse(engine, "is for a model in this process; a server has its own")
+    else:
+        _refuse(_among(there, _OF_A_SERVER), "goes with a server's address")
+    if as_load:
+        _refuse(_among(there, _OF_A_BATCH), "goes with a batch; a load is sent once")
+    else:
+        of_a_load = _among(engine, bench_options.OF_A_LOAD)
+        _refuse([*of_a_load, *objective], "goes with a load: add --trace, --rate or --requests")
+    if "--trace" in there:
+        _refuse(_among(there, _OF_GENERATED), "has no say in a trace")
 
 
-def _there(values: Mapping[str, object]) -> list[str]:
-    """The options that are given."""
-    return [name for name, value in values.items() if value is not None]
+def _refuse(names: Sequence[str], why: str) -> None:
+    """Refuse the first of some options.
+
+    Raises:
+        KvhouseError: There is one.
+    """
+    if names:
+        raise KvhouseError(f"{names[0]} {why}")
+
+
+def _among(names: Iterable[str], those: Container[str]) -> list[str]:
+    """The names that are among those."""
+    return [name for name in names if name in those]
 
 
 def _outs(
@@ -148,6 +179,44 @@ def _outs(
     if len(set(names)) < len(names):
         raise KvhouseError("--out names one file twice")
     return benching.Outs(names, as_json)
+
+
+def _server(
+    address: str, served_model: str | None, api_key: str | None, vocab_size: int | None
+) -> Server:
+    """The server that is asked.
+
+    Raises:
+        KvhouseError: What asks it is not installed.
+    """
+    from kvhouse.bench.http_target import DEFAULT_VOCAB, Server, require_httpx2
+
+    require_httpx2()
+    vocab = DEFAULT_VOCAB if vocab_size is None else vocab_size
+    key = next(iter(keys_named()), None) if api_key is None else api_key
+    return Server(address, served_model, key, vocab)
+
+
+def _time_batch(
+    model: str,
+    asked: BenchOptions,
+    dtype: str,
+    concurrency: int | None,
+    lengths: tuple[int, int],
+    repeats: int,
+    seed: int,
+    outs: benching.Outs,
+) -> None:
+    """Time one batch, in a pool that holds exactly it.
+
+    Raises:
+        KvhouseError: The engine or this machine cannot do it.
+    """
+    from kvhouse.bench.row import Batch
+
+    batch = Batch(1 if concurrency is None else concurrency, *lengths)
+    config = answering.feasible_config(model, asked.config(dtype), dtype, batch=batch)
+    benching.time_batch(model, config, dtype, batch, repeats, seed, outs)
 
 
 def _generated(

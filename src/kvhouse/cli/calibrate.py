@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvhouse.cli import answering, engine_options, options
+from kvhouse.cli import answering, calibrating, engine_options, options
 from kvhouse.cli.engine_options import StepOptions
 from kvhouse.cli.groups import given, grouped
 from kvhouse.cli.output import print_json, require_apart, warn, whole_file
@@ -27,7 +27,7 @@ _OF_A_SERVER = ("--kv-format", "--block-size", "--token-budget")
 class CalibrateOptions(StepOptions):
     """Steps are timed in a larger pool."""
 
-    kv_memory: engine_options.EngineMemory = "2GiB"
+    kv_memory: engine_options.EngineMemory = calibrating.MEMORY
 
 
 @grouped
@@ -54,7 +54,7 @@ def calibrate_command(
     ] = None,
     seconds: Annotated[
         float, typer.Option(metavar="SECONDS", help="How long steps are timed at most.")
-    ] = 110.0,
+    ] = calibrating.SECONDS,
     dtype: Annotated[
         str | None,
         typer.Option(
@@ -103,15 +103,13 @@ def calibrate_command(
     answering.require(model)
 
     from kvhouse.calibration.calibrate import keep, kept_at
-    from kvhouse.cli.calibrating import calibrated
-
-    config = answering.prepare(model, asked.config(dtype), dtype)
     from kvhouse.replayer import Stop
 
+    config = answering.feasible_config(model, asked.config(dtype), dtype)
     stop = Stop()
     with whole_file(out, "profile", stop) as write:
         loaded = answering.load(model, dtype)
-        profile = calibrated(loaded, config, seconds, as_json=as_json)
+        profile = calibrating.calibrated(loaded, config, seconds, as_json=as_json)
         stop.cut_short = profile.partial
         if write:
             write(profile.encode())

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kvhouse.cli.progress import interruptible, progress
+from kvhouse.units import parse_bytes
 
 if TYPE_CHECKING:
     from kvhouse.calibration.profile import Profile
     from kvhouse.engine import EngineConfig
     from kvhouse.engine.load import LoadedModel
+
+#: Seconds that steps are timed where none are asked for.
+SECONDS = 110.0
+#: Memory for keys and values where none is asked for: large enough for many and long requests.
+MEMORY = "2GiB"
+
+
+def widened(config: EngineConfig) -> EngineConfig:
+    """The engine whose profile is kept for any traffic: it must not stop at one's limits."""
+    from kvhouse.core.policy import DEFAULT_TOKEN_BUDGET
+    from kvhouse.core.scheduler import DEFAULT_MAX_RUNNING
+
+    return replace(
+        config,
+        kv_memory=max(config.kv_memory, parse_bytes(MEMORY)),
+        token_budget=DEFAULT_TOKEN_BUDGET,
+        max_running=DEFAULT_MAX_RUNNING,
+    )
 
 
 def calibrated(

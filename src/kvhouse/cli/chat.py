@@ -54,7 +54,7 @@ def chat_command(
     from kvhouse.engine import Engine
 
     sampling = choosing.params(seed=seed)
-    config = answering.prepare(model, asked.config(dtype), dtype, share=True)
+    config = answering.feasible_config(model, asked.config(dtype), dtype, share=True)
     engine = Engine(answering.load(model, dtype), config)
     turns = [] if system is None else [{"role": "system", "content": system}]
     engine.chat_prompt([*turns, {"role": "user", "content": "?"}])  # a template is there

@@ -123,6 +123,7 @@ class StepOptions(EngineOptions):
 
     def config(self, dtype: str) -> EngineConfig:
         """See ``EngineOptions.config``."""
+        # Not super().config: ``slots=True`` makes the class anew, and super() means the first one.
         return replace(
             EngineOptions.config(self, dtype),
             token_budget=self.token_budget,

@@ -9,7 +9,7 @@ command is given the group.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, signature
 from typing import Any, get_args, get_type_hints
@@ -21,15 +21,18 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """The command with each of its groups spread out in its signature.
 
     Its parameters can then be given by name only, as typer does.
+
+    Raises:
+        TypeError: A field of a group has no default.
     """
     own = signature(command, eval_str=True)
-    groups = {name: p.annotation for name, p in own.parameters.items() if is_group(p.annotation)}
+    groups = {name: p.annotation for name, p in own.parameters.items() if _is_group(p.annotation)}
 
     @wraps(command)
-    def spread(**given: Any) -> None:  # noqa: ANN401 - whatever the options are
+    def spread(**values: Any) -> None:  # noqa: ANN401 - whatever the options are
         for name, group in groups.items():
-            given[name] = group(**{f.name: given.pop(f.name) for f in fields(group)})
-        command(**given)
+            values[name] = group(**{f.name: values.pop(f.name) for f in fields(group)})
+        command(**values)
 
     shown: list[Parameter] = []
     for name, parameter in own.parameters.items():
@@ -40,11 +43,6 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     spread.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     spread.__dict__["__signature__"] = own.replace(parameters=shown)
     return spread
-
-
-def is_group(annotation: object) -> bool:
-    """Whether a parameter of this type stands for several options."""
-    return isinstance(annotation, type) and is_dataclass(annotation)
 
 
 def given(group: Any) -> tuple[str, ...]:  # noqa: ANN401 - any dataclass
@@ -58,10 +56,21 @@ def given(group: Any) -> tuple[str, ...]:  # noqa: ANN401 - any dataclass
     )
 
 
+def _is_group(annotation: object) -> bool:
+    """Whether a parameter of this type stands for several options."""
+    return isinstance(annotation, type) and is_dataclass(annotation)
+
+
 def _parameters(group: type) -> Iterator[Parameter]:
-    """The fields of a group as parameters of a function."""
+    """The fields of a group as parameters of a function.
+
+    Raises:
+        TypeError: One has no default, and a group is made of options.
+    """
     hints = get_type_hints(group, include_extras=True)
     for field in fields(group):
+        if field.default is MISSING:
+            raise TypeError(f"{group.__name__}.{field.name}: give it a default")
         yield Parameter(
             field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
         )

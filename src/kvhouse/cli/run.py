@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvhouse.cli import answering, engine_options, options
 from kvhouse.cli.groups import given, grouped
-from kvhouse.cli.output import plan_log, print_json, require_apart
-from kvhouse.cli.progress import progress
+from kvhouse.cli.output import require_apart
+from kvhouse.cli.running import Run
 from kvhouse.cli.sampling_options import SamplingOptions
 from kvhouse.cli.trace_options import TraceOptions
 from kvhouse.errors import KvhouseError
 
 if TYPE_CHECKING:
-    from kvhouse.engine import Completion, Engine, EngineConfig, SamplingParams, Token
-    from kvhouse.engine.fast.paths import Paths
+    from kvhouse.engine import EngineConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,104 +79,46 @@ def run_command(
     """
     if (prompt is None) == (trace is None):
         raise KvhouseError("give either a prompt or --trace")
-    kept = asked.prefix_cache or asked.host_memory or asked.nvme_memory or asked.tier_directory
-    if prompt is not None and (given(taken) or backlog or plan_log_file or kept):
-        raise KvhouseError(
-            "--limit, --scale-lengths, --backlog, --plan-log, --prefix-cache, tiers and all that "
-            "choose from a trace go with --trace"
-        )
-    if trace is not None and (given(choosing) or stop or n != 1 or logprobs is not None or raw):
-        raise KvhouseError("--temperature, --raw and all that say how to answer go with a prompt")
-    if trace is not None and asked.no_kv_cache:
-        raise KvhouseError("--no-kv-cache goes with a prompt")
+    tiers = asked.host_memory or asked.nvme_memory or asked.tier_directory
+    _refuse_misplaced(
+        with_trace=trace is not None,
+        answer=bool(given(choosing) or stop or n != 1 or logprobs is not None or raw),
+        part=bool(given(taken) or backlog or plan_log_file or asked.prefix_cache or tiers),
+        no_cache=asked.no_kv_cache,
+    )
     if logprobs is not None and not as_json:
         raise KvhouseError("--logprobs goes with --json")
     require_apart({"--plan-log": plan_log_file}, (trace, model))
     answering.require(model, choosing.max_new_tokens)
-
-    from kvhouse.engine.traced import run_trace, scenario_for
-
     sampling = choosing.params(seed=seed, stop=stop or (), logprobs=logprobs)
     sampling.samples(n)
-    config = answering.prepare(model, asked.config(dtype), dtype, share=n > 1)
+    config = answering.feasible_config(model, asked.config(dtype), dtype, share=n > 1)
+    run = Run(model, config, dtype, as_json)
     if prompt is not None:
-        from kvhouse.engine import Engine
-
-        engine = Engine(answering.load(model, dtype), config)
-        ids = _prompt_ids(engine, prompt, raw)
-        _answer(model, engine, ids, choosing.max_new_tokens, sampling, n, as_json)
-        return
-    traffic = taken.read(str(trace), as_json=as_json)
-    loaded = answering.load(model, dtype)
-    with (
-        plan_log(plan_log_file) as on_plan,
-        progress("run", len(traffic.requests), as_json=as_json) as on_ended,
-    ):
-        run = run_trace(
-            loaded,
-            scenario_for(config, loaded.spec, traffic, as_backlog=backlog, dtype=loaded.dtype),
-            config,
-            seed=seed,
-            on_ended=on_ended,
-            on_plan=on_plan,
-        )
-    if as_json:
-        print_json({"model": model, "device": "this machine", **run.to_dict()})
-        return
-    from rich.console import Console
-
-    from kvhouse.views.replay import show_results
-
-    show_results(
-        Console(), f"{len(traffic.requests):,} requests of {trace} on this machine", [run.result]
-    )
-
-
-def _prompt_ids(engine: Engine, prompt: str, raw: bool) -> list[int]:
-    """The prompt as a user's turn in the model's own chat template, if it has one."""
-    if raw or engine.tokenizer is None or not engine.tokenizer.chat_template:
-        return engine.prompt_ids(prompt)
-    return engine.chat_prompt([{"role": "user", "content": prompt}])
-
-
-def _answer(
-    model: str,
-    engine: Engine,
-    prompt: list[int],
-    max_new_tokens: int,
-    sampling: SamplingParams,
-    n: int,
-    as_json: bool,
-) -> None:
-    """Answer one prompt: token by token for a person, whole as JSON."""
-    streamed = n == 1 and not as_json
-
-    def show(token: Token) -> None:
-        if streamed:
-            print(token.text, end="", flush=True)
-
-    usage = answering.Usage(len(prompt))
-    completions = answering.answer(engine, prompt, max_new_tokens, sampling, usage, show, n)
-    if as_json:
-        print_json(answers_to_dict(model, completions, usage, engine.paths))
-        return
-    if streamed:
-        print()
+        run.answer(prompt, choosing.max_new_tokens, sampling, n, raw=raw)
     else:
-        print("\n\n".join(f"[{c.sample + 1}/{n}] {c.text}" for c in completions))
-    for completion in completions:
-        if completion.error is not None:
-            raise KvhouseError(completion.error)
-    answering.say(f"{usage.line()}\n{engine.paths.line()}")
+        traffic = taken.read(str(trace), as_json=as_json)
+        run.serve(traffic, str(trace), seed, as_backlog=backlog, plan_log_file=plan_log_file)
 
 
-def answers_to_dict(
-    model: str, completions: list[Completion], usage: answering.Usage, paths: Paths
-) -> dict[str, object]:
-    """What ``--json`` prints of a prompt's answers."""
-    return {
-        "model": model,
-        "completions": [asdict(completion) for completion in completions],
-        "usage": usage.to_dict(),
-        "paths": paths.to_dict(),
-    }
+def _refuse_misplaced(*, with_trace: bool, answer: bool, part: bool, no_cache: bool) -> None:
+    """Refuse options that are given and would do nothing.
+
+    Args:
+        with_trace: Whether a trace is served, and not a prompt answered.
+        answer: Whether anything says how to answer.
+        part: Whether anything chooses from a trace, or keeps what one prompt has no use for.
+        no_cache: Whether there is to be no cache.
+
+    Raises:
+        KvhouseError: There is one.
+    """
+    if not with_trace and part:
+        raise KvhouseError(
+            "--limit, --scale-lengths, --backlog, --plan-log, --prefix-cache, tiers and all that "
+            "choose from a trace go with --trace"
+        )
+    if with_trace and answer:
+        raise KvhouseError("--temperature, --raw and all that say how to answer go with a prompt")
+    if with_trace and no_cache:
+        raise KvhouseError("--no-kv-cache goes with a prompt")

@@ -14,6 +14,7 @@ from kvhouse.cli import answering, engine_options, options
 from kvhouse.cli.engine_options import TieredOptions
 from kvhouse.cli.groups import grouped
 from kvhouse.cli.output import print_json, warn
+from kvhouse.errors import KvhouseError
 from kvhouse.units import bytes_text, parse_bytes
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class ServeOptions(TieredOptions):
     prefix_cache: engine_options.SharePrefixes = True
 
     def config(self, dtype: str) -> EngineConfig:
-        """See ``EngineOptions.config``; prefixes are shared where ``answering.prepare`` may."""
+        """See ``EngineOptions.config``; prefixes are shared where the model allows it."""
         return replace(TieredOptions.config(self, dtype), prefix_cache=False)
 
 
@@ -117,7 +118,7 @@ def serve_command(
 
     from kvhouse.engine import AsyncEngine, Engine
 
-    config = answering.prepare(model, asked.config(dtype), dtype, share=asked.prefix_cache)
+    config = answering.feasible_config(model, asked.config(dtype), dtype, share=asked.prefix_cache)
     engine = Engine(answering.load(model, dtype), config)
     url = server.url_of(bound)
     if not settings.api_keys and not ip_address(bound.getsockname()[0]).is_loopback:
@@ -147,6 +148,18 @@ def serve_command(
 
 
 def keys_named() -> tuple[str, ...]:
-    """The API keys of the environment; a client takes the first."""
+    """The API keys of the environment; a client takes the first.
+
+    Raises:
+        KvhouseError: No header can carry one of them.
+    """
     named = os.environ.get(KEYS_VARIABLE, "")
-    return tuple(key.strip() for key in named.split(",") if key.strip())
+    keys = tuple(key.strip() for key in named.split(",") if key.strip())
+    for place, key in enumerate(keys, 1):
+        # A key is a secret: the message says which one, and nothing of it.
+        if not (key.isascii() and key.isprintable()):
+            raise KvhouseError(
+                f"{KEYS_VARIABLE}: key number {place} has characters that no header can carry: "
+                "give printable ASCII characters, with commas between keys"
+            )
+    return keys

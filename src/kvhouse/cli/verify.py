@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvhouse.cli import answering, engine_options, options
+from kvhouse.cli import answering, calibrating, engine_options, options
 from kvhouse.cli.engine_options import PoolOptions
 from kvhouse.cli.groups import grouped
 from kvhouse.cli.output import print_json, require_apart, warn
 from kvhouse.cli.progress import INTERRUPTED, interruptible, progress
 from kvhouse.cli.trace_options import TraceOptions
 from kvhouse.errors import KvhouseError
-from kvhouse.units import parse_bytes
 
 if TYPE_CHECKING:
     from kvhouse.calibration.profile import Profile
     from kvhouse.engine import EngineConfig
     from kvhouse.engine.load import LoadedModel
+    from kvhouse.spec import ModelSpec
 
-#: Seconds that steps are timed where there is no profile.
-_CALIBRATION_SECONDS = 110.0
-#: Memory for keys and values then, as ``kvhouse calibrate`` takes it.
-_CALIBRATION_MEMORY = "2GiB"
+#: What helps where there is room for the run, and none for the pool in which steps are timed.
+_SMALLER_CALIBRATION = (
+    "steps are timed in that much; `kvhouse calibrate --kv-memory SIZE` with the same options "
+    "times them in less, and verify then goes by its profile"
+)
 #: The exit code where run and replay differ in what must be equal.
 DIFFERENT = 3
 
@@ -69,13 +69,20 @@ def verify_command(
     answering.require(model)
 
     from kvhouse.calibration.verify import verify
+    from kvhouse.engine.load import describe_model
     from kvhouse.engine.traced import scenario_for
 
-    config = answering.prepare(model, asked.config(dtype), dtype)
+    config = answering.feasible_config(model, asked.config(dtype), dtype)
+    profile, why = _known(profile_file, describe_model(model), config, dtype)
+    wide = calibrating.widened(config)
+    if profile is None:
+        answering.feasible_config(model, wide, dtype, advice=f"{why}, so {_SMALLER_CALIBRATION}")
     traffic = taken.read(trace, as_json=as_json)
     loaded = answering.load(model, dtype)
     scenario = scenario_for(config, loaded.spec, traffic, as_backlog=backlog, dtype=loaded.dtype)
-    profile = _profile(profile_file, loaded, config, as_json=as_json)
+    if profile is None:
+        answering.say(f"kvhouse: {why}: calibrating first, for at most two minutes")
+        profile = _calibrated(loaded, wide, as_json=as_json)
     times = profile.steps(loaded.spec, scenario.layout)
     with (
         interruptible() as stop,
@@ -103,37 +110,32 @@ def verify_command(
         raise typer.Exit(DIFFERENT)
 
 
-def _profile(
-    file: str | None, loaded: LoadedModel, config: EngineConfig, *, as_json: bool
-) -> Profile:
-    """The profile that is named, or kept for this machine, or made now and kept."""
-    from kvhouse.calibration.calibrate import elsewhere, keep, kept, kept_at, refuse_other
+def _known(
+    file: str | None, spec: ModelSpec, config: EngineConfig, dtype: str
+) -> tuple[Profile | None, str]:
+    """The profile that is named or kept for this machine, and why there is none."""
+    from kvhouse.calibration.calibrate import elsewhere, kept, refuse_other
     from kvhouse.calibration.profile import read_profile
-    from kvhouse.core.policy import DEFAULT_TOKEN_BUDGET
-    from kvhouse.core.scheduler import DEFAULT_MAX_RUNNING
+    from kvhouse.engine.load import computing_threads
 
-    if file is not None:
-        profile = read_profile(file)
-        refuse_other(profile, loaded, config)
-        reason = elsewhere(profile, loaded.threads)
-        if reason:
-            warn(f"the profile is of {reason}: its times may not be those of this run")
-        return profile
-    found, why = kept(loaded, config)
-    if found:
-        answering.say(f"kvhouse: by the profile of {found.made}")
-        return found
-    from kvhouse.cli.calibrating import calibrated
+    if file is None:
+        profile, why = kept(spec, config, dtype, computing_threads())
+        if profile:
+            answering.say(f"kvhouse: by the profile of {profile.made}")
+        return profile, why
+    profile = read_profile(file)
+    refuse_other(profile, spec, config, dtype)
+    reason = elsewhere(profile, computing_threads())
+    if reason:
+        warn(f"the profile is of {reason}: its times may not be those of this run")
+    return profile, ""
 
-    answering.say(f"kvhouse: {why}: calibrating first, for at most two minutes")
-    # The profile is kept for any traffic, so it must not stop at this one's limits.
-    wide = replace(
-        config,
-        kv_memory=max(config.kv_memory, parse_bytes(_CALIBRATION_MEMORY)),
-        token_budget=DEFAULT_TOKEN_BUDGET,
-        max_running=DEFAULT_MAX_RUNNING,
-    )
-    profile = calibrated(loaded, wide, _CALIBRATION_SECONDS, as_json=as_json)
+
+def _calibrated(loaded: LoadedModel, config: EngineConfig, *, as_json: bool) -> Profile:
+    """A profile that is made now, and kept for any traffic."""
+    from kvhouse.calibration.calibrate import keep, kept_at
+
+    profile = calibrating.calibrated(loaded, config, calibrating.SECONDS, as_json=as_json)
     if profile.partial:
         warn("the calibration was ended early: nothing was verified")
         raise typer.Exit(INTERRUPTED)

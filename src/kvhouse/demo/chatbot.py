@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from kvhouse import spec
 from kvhouse.core.policy import CONTIGUOUS_MAX, PAGED
-from kvhouse.core.scheduler import SchedulerConfig
 from kvhouse.core.step import Executor, StepPlan, StepResult
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
@@ -19,6 +18,7 @@ from kvhouse.replayer.stop import Stop
 from kvhouse.views.chatbot import Watched
 
 if TYPE_CHECKING:
+    from kvhouse.engine import EngineConfig
     from kvhouse.engine.load import LoadedModel
 
 #: The policies that are compared, the older way first.
@@ -120,8 +120,8 @@ class ChatbotDemo:
             made.append(Watch(executor, self.setting.seconds, stop, on_second))
             return made[0]
 
-        scenario = self.scenario(policy, self.setting.traffic)
-        run = run_trace(loaded, scenario, watch=watching, recorder=recorder, stop=stop)
+        config, scenario = self._engine(policy, self.setting.traffic)
+        run = run_trace(loaded, scenario, config, watch=watching, recorder=recorder, stop=stop)
         (watch,) = made
         return Watched(
             run.result,
@@ -136,15 +136,28 @@ class ChatbotDemo:
         """Median time to first token of one question at a time."""
         from kvhouse.engine.traced import run_trace
 
-        result = run_trace(loaded, self.scenario(policy, self.setting.calm_traffic)).result
+        config, scenario = self._engine(policy, self.setting.calm_traffic)
+        result = run_trace(loaded, scenario, config).result
         if result.first_token_seconds is None:
             raise KvhouseError(f"{policy}: no question was answered")
         return result.first_token_seconds.p50
 
-    def scenario(self, policy: str, traffic: str) -> Scenario:
+    def _engine(self, policy: str, traffic: str) -> tuple[EngineConfig, Scenario]:
         """The pool and the limits, and traffic that meets them."""
-        limits = SchedulerConfig(self.setting.max_length, self.setting.token_budget)
-        return Scenario(read_trace(traffic), self.layout, policy, self.kv_memory, limits)
+        from kvhouse.engine import EngineConfig
+        from kvhouse.engine.traced import scenario_for
+
+        setting = self.setting
+        config = EngineConfig(
+            self.kv_memory,
+            setting.kv_format,
+            policy=policy,
+            block_size=self.layout.block_size,
+            max_length=setting.max_length,
+            token_budget=setting.token_budget,
+        )
+        trace = read_trace(traffic)
+        return config, scenario_for(config, self.spec, trace, dtype=setting.dtype)
 
 
 @dataclass(frozen=True, slots=True)

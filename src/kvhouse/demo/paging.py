@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from kvhouse import spec
 from kvhouse.core.policy import CONTIGUOUS_MAX, PAGED
-from kvhouse.core.scheduler import SchedulerConfig
 from kvhouse.costs import Roofline
 from kvhouse.devices import Device
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
 from kvhouse.planner import Plan, plan
 from kvhouse.replayer import Scenario, Trace, read_trace
-from kvhouse.replayer.arrivals import backlog
 from kvhouse.replayer.executor import ModelledExecutor
 from kvhouse.replayer.guard import StepGuard
 from kvhouse.replayer.logged import LoggedDrive, PlanFingerprint
 
 if TYPE_CHECKING:
+    from kvhouse.engine import EngineConfig
     from kvhouse.engine.load import LoadedModel
 
 #: The policies that are compared, the older way first.
@@ -89,8 +88,9 @@ class PagingDemo:
         roofline = Roofline(self.spec, self.layout, device, self.setting.dtype)
         executor = StepGuard(ModelledExecutor(roofline), roofline, self.setting.dtype)
         log = PlanFingerprint()
+        _, scenario = self._engine(policy)
         with self._bar(f"replay {policy}") as advance:
-            result = self._scenario(policy).drive(executor, on_ended=advance, on_plan=log.add)
+            result = scenario.drive(executor, on_ended=advance, on_plan=log.add)
         return LoggedDrive(result, log.digest, result.pool.bytes)
 
     def run(self, policy: str, loaded: LoadedModel) -> LoggedDrive:
@@ -98,16 +98,30 @@ class PagingDemo:
         from kvhouse.engine.traced import run_trace
 
         log = PlanFingerprint()
+        config, scenario = self._engine(policy)
         with self._bar(f"run {policy}") as advance:
-            run = run_trace(loaded, self._scenario(policy), on_ended=advance, on_plan=log.add)
+            run = run_trace(loaded, scenario, config, on_ended=advance, on_plan=log.add)
         return LoggedDrive(run.result, log.digest, run.kv_bytes)
 
     def _bar(self, label: str) -> AbstractContextManager[Callable[[object], None]]:
         return self.progress(label, len(self.trace.requests))
 
-    def _scenario(self, policy: str) -> Scenario:
-        limits = SchedulerConfig(self.setting.max_length, self.setting.token_budget)
-        return Scenario(self.trace, self.layout, policy, self.kv_memory, limits, arrivals=backlog)
+    def _engine(self, policy: str) -> tuple[EngineConfig, Scenario]:
+        """The pool and the limits, and the backlog that meets them."""
+        from kvhouse.engine import EngineConfig
+        from kvhouse.engine.traced import scenario_for
+
+        setting = self.setting
+        config = EngineConfig(
+            self.kv_memory,
+            setting.kv_format,
+            policy=policy,
+            block_size=self.layout.block_size,
+            max_length=setting.max_length,
+            token_budget=setting.token_budget,
+        )
+        scenario = scenario_for(config, self.spec, self.trace, as_backlog=True, dtype=setting.dtype)
+        return config, scenario
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ class LoadedModel:
     @property
     def threads(self) -> int:
         """Threads that compute."""
-        return torch.get_num_threads()
+        return computing_threads()
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
@@ -60,6 +60,11 @@ class LoadedModel:
         if ids is None:
             return frozenset()
         return frozenset([ids] if isinstance(ids, int) else ids)
+
+
+def computing_threads() -> int:
+    """Threads that a model is computed with in this process, loaded or not."""
+    return torch.get_num_threads()
 
 
 def describe_model(source: str | Path) -> spec.ModelSpec:

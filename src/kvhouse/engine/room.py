@@ -29,16 +29,26 @@ def require_room(
         KvhouseError: There is too little.
     """
     available = available_memory()
-    try:
-        weights = spec.weight_bytes(dtype)
-    except UnsupportedModel:
-        weights = 0
-    if available is None or weights + kv_bytes + host_bytes <= available:
+    if available is None:
         return
-    parts = [f"{bytes_text(weights)} of weights", f"{bytes_text(kv_bytes)} of KV memory"]
+    weights = _weight_bytes(spec, dtype)
+    if (weights or 0) + kv_bytes + host_bytes <= available:
+        return
+    parts = [f"{bytes_text(kv_bytes)} of KV memory"]
+    if weights is not None:
+        parts.insert(0, f"{bytes_text(weights)} of weights")
     if host_bytes:
         parts.append(f"{bytes_text(host_bytes)} of host memory below it")
+    wanted = " and ".join([", ".join(parts[:-1]), parts[-1]] if parts[1:] else parts)
     raise KvhouseError(
-        f"{spec.name}: {', '.join(parts[:-1])} and {parts[-1]} do not fit in the "
-        f"{bytes_text(available)} that this machine has free: {advice}"
+        f"{spec.name}: {wanted} do not fit in the {bytes_text(available)} that this machine has "
+        f"free: {advice}"
     )
+
+
+def _weight_bytes(spec: ModelSpec, dtype: str) -> int | None:
+    """Bytes of the weights in ``dtype``; None where the description does not tell."""
+    try:
+        return spec.weight_bytes(dtype)
+    except UnsupportedModel:
+        return None

@@ -8,7 +8,7 @@ from typing import Any
 
 from kvhouse.core.request import Request
 from kvhouse.core.step import Executor, StepPlan
-from kvhouse.engine.config import DEFAULT_CONFIG, EngineConfig
+from kvhouse.engine.config import EngineConfig
 from kvhouse.engine.executor import TorchExecutor
 from kvhouse.engine.fast.paths import Paths
 from kvhouse.engine.kv import KVTensors
@@ -91,7 +91,7 @@ def scenario_for(
 def run_trace(
     loaded: LoadedModel,
     scenario: Scenario,
-    config: EngineConfig = DEFAULT_CONFIG,
+    config: EngineConfig,
     *,
     seed: int = 0,
     on_ended: Callable[[RequestRecord], None] | None = None,

@@ -32,11 +32,12 @@ from kvhouse.server.gate import Gate
 from kvhouse.server.requests import ChatRequest, CompletionRequest, Sampling
 from kvhouse.server.sight import PoolSight, look, state
 from kvhouse.views.live import LANGUAGES, live_page
+from kvhouse.views.pool_state import MOST_CELLS
 
 #: Tokens of an answer to ``/v1/completions`` where nothing is said, as in OpenAI's API.
 _DEFAULT_MAX_TOKENS = 16
-#: Blocks that ``/kv`` draws where nothing is said, and at most.
-_CELLS, _MOST_CELLS = 2048, 16384
+#: Blocks that ``/kv`` draws where nothing is said.
+_CELLS = 2048
 #: Seconds after which ``/metrics`` shows the pool as it was and does not wait for the step's end.
 _PATIENCE = 5.0
 
@@ -172,7 +173,7 @@ def _add_figures(app: App, desk: Desk) -> None:
     @app.get("/kv", responses=errors(400, 401, 503))
     async def kv(
         cells: Annotated[
-            int, Query(ge=1, le=_MOST_CELLS, description="The most blocks to draw.")
+            int, Query(ge=1, le=MOST_CELLS, description="The most blocks to draw.")
         ] = _CELLS,
     ) -> Response:
         """The pool between two steps: every byte by class, and who holds which blocks."""

@@ -101,7 +101,7 @@ class Desk:
 
     @contextmanager
     def reading(self, wait: asyncio.Timeout) -> Iterator[None]:
-        """A wait for a body, which is over as soon as nothing new is taken."""
+        """Note a wait for a body, so that ``stop_reading`` can end it."""
         self._reading.add(wait)
         try:
             yield
@@ -111,8 +111,10 @@ class Desk:
     def stop_reading(self) -> None:
         """Wait for no body any more: what it asks for would be refused."""
         self.closing = True
+        now = asyncio.get_running_loop().time()
         for wait in self._reading:
-            wait.reschedule(asyncio.get_running_loop().time())
+            if not wait.expired():  # by itself, just now: its task has yet to notice
+                wait.reschedule(now)
 
     def require_short(self, prompts: list[list[int]]) -> None:
         """Refuse prompts that are longer than is allowed.

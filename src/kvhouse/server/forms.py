@@ -167,8 +167,9 @@ class CompletionForm(_Form):
     def _names(self, chosen: int, logprobs: TokenLogprobs) -> dict[int, str]:
         """What the tokens of one position are called, each by a name of its own.
 
-        That is the token's text. Where there is none, where it is only part of a character, or
-        where a likelier token has the same, it is the id, in vLLM's way of writing it.
+        That is the token's text. Where there is none, or it is only part of a character, it is
+        the id, in vLLM's way of writing it. Of several with one text the chosen one has it, else
+        the likeliest, and the others have their ids.
         """
         names: dict[int, str] = {}
         for token in (chosen, *(token for token, _ in logprobs.top)):

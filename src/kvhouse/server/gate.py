@@ -80,6 +80,8 @@ class Gate:
         self, headers: Headers, coming: _Coming, share: Share, deadline: float
     ) -> bytes | None:
         """The whole body; None where the client went away before it came."""
+        if self._desk.closing:
+            raise about_to_end()
         most = self._settings.max_body
         too_large = ApiError(413, f"the body has more than {most:,} bytes: send less")
         said = headers.get("content-length", "0")
