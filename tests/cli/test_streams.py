@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from kvhouse.planner.catalogue import listed
+
 KVHOUSE = Path(sys.executable).with_name("kvhouse")
 
 
@@ -40,6 +42,36 @@ def test_no_width_hides_the_figures(columns):
     assert max(map(len, text.splitlines())) == 40
     assert "…" not in text
     assert "gpt2" in text
+
+
+def test_a_pipe_takes_more_columns_than_the_smallest_screen():
+    variables = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    done = subprocess.run(
+        [KVHOUSE, "models"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+        env=variables,
+    )
+    widest = max(len(line) for line in done.stdout.splitlines() if not line.startswith("KV per"))
+    assert 100 < widest <= 120
+    narrow = shell("kvhouse models", COLUMNS="80").stdout
+    assert max(len(line) for line in narrow.splitlines() if not line.startswith("KV per")) <= 80
+
+
+@pytest.mark.parametrize("columns", ["80", "100", "120"])
+def test_the_models_table_breaks_no_word(columns):
+    text = shell("kvhouse models", COLUMNS=columns).stdout
+    table = text[: text.index("KV per token: ")]
+    words = {word for layers in all_kinds() for word in layers.split()}
+    assert {word for word in words if word not in table} == set()
+    assert "160 KiB" in table
+    assert "compresse\n" not in "".join(line.rstrip() + "\n" for line in table.splitlines())
+
+
+def all_kinds() -> set[str]:
+    return {layers.kind for model in listed() for layers in model.layers}
 
 
 def test_a_chat_without_input_ends():
