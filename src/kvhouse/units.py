@@ -82,6 +82,11 @@ def bytes_text(size: int) -> str:
     return f"{size} B" if unit == "B" else f"{value:,.4g} {unit}"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: ``1 block``, ``1,024 blocks``."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def seconds_text(seconds: float) -> str:
     """Show a duration: ``12.3 s``, ``4.56 ms``, ``78.9 µs``."""
     unit = "s"

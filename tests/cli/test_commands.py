@@ -499,3 +499,104 @@ def test_no_option_of_plan_is_left_out_in_silence(arguments, reason):
 def test_the_engine_version_that_help_names_is_taken():
     arguments = ["plan", "gpt2", "--engine", "vllm", "--engine-option", "version=0.11", "--json"]
     assert json.loads(succeed(*arguments))["engine"]["version"] == "0.11.0"
+
+
+def test_plan_names_first_what_makes_a_given_pool_fit():
+    asked = ["plan", "llama-2-13b", "--device", "a10-24g", "--kv-memory", "8GiB"]
+    text = succeed(*asked, "--context", "1500", "--max-length", "4096")
+    assert "missing. Try less KV memory, narrower weights" in " ".join(text.split())
+    table, _, rest = text.partition("What makes it fit, paged")[2].partition(
+        "It still does not fit"
+    )
+    assert "int4 weights + int4 KV" in table
+    assert not any(line.startswith(" int4 KV") for line in table.splitlines())
+    assert rest.replace("\n", " ").startswith(" with any of these alone: int4 KV, int8 KV, fp8 KV,")
+    fitting = succeed("plan", "llama-2-13b", "--device", "a100-40g", "--kv-memory", "8GiB")
+    assert "What would help paged" in fitting
+    assert "does not fit" not in fitting
+
+
+def test_a_comparison_of_nothing_fails_and_one_of_a_part_warns():
+    nothing = kvhouse("plan", "no-such,nor-this", "--device", "l4", "--compare", "--json")
+    assert (nothing.returncode, nothing.stdout) == (1, "")
+    assert nothing.stderr.count("\n") == 1
+    reason = "kvhouse: none of 2 combinations can be planned; no-such on l4 in bf16: no model"
+    assert nothing.stderr.startswith(reason)
+    part = kvhouse("plan", "no-such,gpt2", "--device", "l4", "--compare")
+    assert part.returncode == 0
+    assert "no-such on l4 in bf16: no model 'no-such'" in part.stdout
+    assert part.stderr == (
+        "kvhouse: warning: 1 of 2 combinations cannot be planned; the output says why\n"
+    )
+    assert kvhouse("plan", "gpt2,llama-2-7b", "--device", "l4", "--compare").stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["replayy"], "No such command 'replayy'. Did you mean 'replay'?"),
+        (
+            ["plan", "llama-3.1-8b,gemma-3-27b"],
+            "'llama-3.1-8b,gemma-3-27b' is several models: add --compare for a row each",
+        ),
+        (
+            ["plan", "gpt2", "--device", "l4,t4"],
+            "'l4,t4' is several devices: add --compare for a row each",
+        ),
+        (
+            ["plan", "gpt2", "--kv-format", "bf16,fp8"],
+            "'bf16,fp8' is several KV formats: add --compare for a row each",
+        ),
+        (
+            ["plan", "gpt2", "--shared-tokens", "99999", "--no-remedies"],
+            "99999 shared tokens: from 0 to the prompt's 768",
+        ),
+        (["plan", "gpt2", "--shared-tokens", "-5"], "-5 shared tokens: from 0 to the prompt's 768"),
+        (
+            ["plan", "gpt2", "--new-tokens", "5000"],
+            "--new-tokens 5000: must lie between 1 and context 1024",
+        ),
+        (
+            ["plan", "gpt2", "--context", "2000", "--json"],
+            "--context 2000: must lie between 1 and --max-length 1024",
+        ),
+        (["plan", "gpt2", "--max-length", "0"], "--max-length 0: gpt2 takes 1 to 1,024 tokens"),
+        (
+            ["replay", *SLICE, "--model", "smollm2", "--scale-rate", "-1"],
+            "--scale-rate -1.0: give a finite factor above 0, at most 1,000,000,000",
+        ),
+        (
+            ["replay", *SLICE, "--model", "smollm2", "--scale-rate", "inf"],
+            "--scale-rate inf: give a finite factor above 0, at most 1,000,000,000",
+        ),
+        # What is no option of the command keeps its name.
+        (
+            ["replay", *SLICE, "--model", "smollm2", "--cut", "1"],
+            "cut to max_length 1: a request has at least 2 tokens",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_once_and_in_the_options_names(arguments, line):
+    done = kvhouse(*arguments)
+    assert done.returncode in (1, 2)
+    assert (done.stdout, done.stderr) == ("", f"kvhouse: {line}\n")
+
+
+def test_a_replay_that_serves_nobody_says_so():
+    arguments = ["replay", "azure-conv-2023", "--limit", "9", "--model", "llama-2-7b"]
+    done = kvhouse(*arguments, "--kv-memory", "10MiB")
+    assert done.returncode == 0
+    text = " ".join(done.stdout.split())
+    assert "Not one request can be served, 9 of 9 are rejected. paged: request 0" in text
+    assert "8 MiB in 1 block " in text
+    assert "the pool has 8,388,608 bytes (1 block)" in text
+    assert "1 blocks" not in text
+
+
+def test_tables_of_times_name_the_kv_format():
+    traced = ["run", "smollm2", "--trace", *SLICE, "--kv-memory", "8MiB", "--max-length", "128"]
+    assert ", KV fp32 (times measured)" in " ".join(succeed(*traced).split())
+    replayed = ["replay", *SLICE, "--model", "smollm2"]
+    assert ", KV bf16 (times modelled)" in " ".join(succeed(*replayed).split())
+    narrow = succeed(*replayed, "--kv-format", "int8", "--compare")
+    assert ", KV int8 (times modelled)" in " ".join(narrow.split())

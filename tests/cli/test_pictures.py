@@ -48,6 +48,12 @@ def test_all_three_in_one_call(tmp_path):
     assert "<svg" in (tmp_path / "a.svg").read_text()
 
 
+def test_a_name_without_an_ending_or_with_another_dot_is_taken(tmp_path):
+    assert run("--html", "page-1.2", cwd=tmp_path).returncode == 0
+    assert run("--html", "a.HTM", cwd=tmp_path).returncode == 0
+    assert names(tmp_path) == ["a.HTM", "page-1.2"]
+
+
 def test_the_figures_are_those_without_a_picture(tmp_path):
     with_picture = run("--json", "--html", "a.html", cwd=tmp_path)
     assert with_picture.stdout == run("--json", cwd=tmp_path).stdout
@@ -84,6 +90,18 @@ def test_a_page_names_the_trace_s_file_and_not_where_it_lies(tmp_path):
         (["--svg", "not/there/a.svg"], "drawing not/there/a.svg: cannot be written: No such file"),
         (["--html", "a.html", "--lang", "fr"], "language 'fr': choose one of en, zh"),
         (["--lang", "zh"], "--lang zh is for --html, --png and --svg\n"),
+        (
+            ["--png", "a.gif"],
+            "--png a.gif: writes PNG, which is not called .gif: end the name in .png",
+        ),
+        (
+            ["--svg", "a.PNG"],
+            "--svg a.PNG: writes SVG, which is not called .png: end the name in .svg",
+        ),
+        (
+            ["--html", "a.pdf"],
+            "--html a.pdf: writes HTML, which is not called .pdf: end the name in ",
+        ),
         (["--html", "a.html", "--find", "min-memory"], "--html, --png and --svg show one replay"),
     ],
 )

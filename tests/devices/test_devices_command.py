@@ -24,10 +24,24 @@ def test_the_list_has_every_device_and_fits_a_screen():
     named = {line.split()[0]: line.split() for line in lines if line.strip()}
     for device in devices.listed():
         assert device.name in named
-    assert named["h100-80g"] == ["h100-80g", "80", "3,350", "989.4", "1,978.9", "-", "63", "450"]
+    assert named["h100-80g"] == ["h100-80g", "80", "3,350", "989.4", "1,979", "-", "63", "450"]
     assert named["t4"] == ["t4", "16", "320", "65", "-", "-", "15.8", "-"]
     tables = [line for line in lines if not line.startswith("GiB:")]
     assert max(map(len, tables)) <= 100
+
+
+def test_no_figure_of_the_list_is_broken_on_a_screen_of_80_columns():
+    narrow = shown(show_devices, devices.listed(), width=80).splitlines()
+    wide = shown(show_devices, devices.listed(), width=200).splitlines()
+    assert [line.split() for line in narrow[:-1]] == [line.split() for line in wide[:-1]]
+    assert max(map(len, narrow[:-1])) <= 80
+
+
+def test_sources_are_numbered_in_brackets_and_nothing_else():
+    lines = shown(show_device, devices.get("h100-80g")).splitlines()
+    assert "\\" not in "".join(lines)
+    assert [line.split()[-1] for line in lines if "nominal" in line] == ["[1]"]
+    assert [line[:4] for line in lines if line.startswith("[")] == [f"[{i}] " for i in range(1, 6)]
 
 
 def test_one_device_shows_each_figure_and_its_source():

@@ -128,11 +128,16 @@ def test_the_plan_that_a_readme_shows_is_what_the_command_prints(document: str, 
     # Padding and blank lines are taken out, and […] stands for what is left out.
     lines = [" ".join(line.split()) for line in printed.splitlines() if line.strip()]
     parts = [part.strip() for part in shown.split("[…]")]
-    whole = "\n".join(lines)
-    for part in parts:
-        kept = [" ".join(line.split()) for line in part.splitlines() if line.strip()]
-        assert "\n".join(kept) in whole
-    assert len(parts) > 1 or len(kept) == len(lines)
+    whole, at = "\n".join(lines), 0
+    kept = [
+        "\n".join(" ".join(line.split()) for line in part.splitlines() if line.strip())
+        for part in parts
+    ]
+    for part in kept:  # in this order
+        at = whole.index(part, at) + len(part)
+    assert whole.startswith(kept[0])
+    assert whole.endswith(kept[-1])  # an empty one where […] stands last
+    assert len(kept) > 1 or kept[0] == whole
 
 
 def test_the_readme_s_python_gives_what_it_says() -> None:

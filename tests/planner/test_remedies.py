@@ -333,3 +333,29 @@ def test_a_bigger_card_gets_what_is_left_beside_the_weights_it_lacked_room_for()
     (card,) = [one for one in remedies(case).ranked if one.name == "bigger card: a100-40g"]
     alone = case_for("llama-2-13b", "a100-40g", context=1500, max_length=4096)
     assert card.requests_after == alone.outcome().requests
+
+
+def test_what_makes_a_pool_fit_goes_before_what_gains_more_but_does_not():
+    """24.2 GiB of weights and 8 GiB of KV on 90 % of 22.5 GiB: narrower KV makes no room."""
+    case = case_for("llama-2-13b", "a10-24g", kv_memory=8 * GIB, context=1500, max_length=4096)
+    usable = case.device.usable_bytes * 9 // 10
+    assert case.budget().missing == 26_031_728_640 + 8 * GIB - usable > 0
+    found = remedies(case)
+    kv_only = {one.name for one in found.ranked if one.name.endswith(" KV")}
+    assert kv_only == {"int4 KV", "int8 KV", "fp8 KV"}
+    for one in found.ranked:
+        assert (one.missing_bytes == case.budget().missing) == (one.name in kv_only)
+    fits = [one.missing_bytes == 0 for one in found.ranked]
+    assert fits == sorted(fits, reverse=True)
+    names = [one.name for one in found.ranked]
+    assert names.index("int4 weights") < names.index("int4 KV")
+    # 13 billion parameters in a byte each still leave too little.
+    assert by_name(found)["int8 weights"].missing_bytes > 0
+    assert found.combination.name == "int4 weights + int4 KV"
+    assert found.combination.missing_bytes == 0
+    assert found.combination.requests_after == by_name(found)["int4 KV"].requests_after
+
+
+def test_where_it_fits_nothing_is_missing(case):
+    found = remedies(replace(case, kv_memory=4 * GIB))
+    assert {one.missing_bytes for one in (*found.ranked, found.combination)} == {0}

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
 from kvhouse.engine import Completion, Token, TokenLogprobs
 from kvhouse.engine.outputs import FinishReason
 from kvhouse.server.forms import CompletionForm
+from kvhouse.server.requests import ChatRequest
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 #: Tokens 1 to 3 are bytes of one character, 5 differs from 4 by a space that decoding drops, and
 #: 7 stands for nothing that can be read.
@@ -60,3 +65,12 @@ def test_the_chosen_token_is_always_named(top):
         assert likely[tokens] in (-4.0, -5.0)
         assert len(likely) == len(top) + 1
     assert given["text_offset"] == [0, 3]
+
+
+@pytest.mark.parametrize("document", ["server.md", "server.zh-CN.md"])
+def test_the_first_request_that_the_docs_show_ends_soon(document):
+    (body,) = re.findall(
+        r"curl .*/v1/chat/completions .*\n  -d '(.*)'\n", (DOCS / document).read_text()
+    )
+    asked = ChatRequest.model_validate_json(body)
+    assert asked.max_completion_tokens == 64

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, TextIO
 
 import click
 import typer
@@ -35,8 +36,15 @@ from kvhouse.errors import KvhouseError
 #: Columns that tables take even where the environment says that there are fewer.
 LEAST_WIDTH = 40
 
+#: Columns that tables take where nothing says how many there are: in a file or a pipe.
+WIDTH_OF_A_FILE = 120
+
 #: Seconds after which a SIGTERM that had no effect is raised again.
 TERMINATE_AGAIN = 0.5
+
+#: What follows a parameter that is named with its value, and such a one, as errors begin.
+_VALUE = r"(?= -?(?:\d|inf|nan))"
+_PARAMETER = re.compile(rf"([a-z_]+){_VALUE}")
 
 app = typer.Typer(
     help="kvhouse, the house for an LLM's KV cache: plan it, replay it, run it, on one core.",
@@ -97,9 +105,9 @@ def main() -> NoReturn:
         code = app(standalone_mode=False)
         sys.stdout.flush()
     except KvhouseError as error:
-        _fail(str(error), 1)
+        _fail(_with_options(str(error)), 1)
     except click.ClickException as error:
-        _fail(error.format_message(), error.exit_code)
+        _fail(_said_once(error), error.exit_code)
     except KeyboardInterrupt:  # before click, which answers for the rest, is at work
         code = INTERRUPTED
     except BrokenPipeError:  # whoever read our output has seen enough
@@ -118,6 +126,36 @@ def _fail(reason: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
+def _with_options(text: str) -> str:
+    """A message that begins with a parameter's name and value, with the options' names in it.
+
+    Rooms below name parameters as Python does; a command that has an option of that name says so.
+    """
+    first = _PARAMETER.match(text)
+    if first is None:
+        return text
+    known = _options_of(sys.argv[1:])
+    if first[1] not in known:
+        return text
+    names = "|".join(name for name in known if name == first[1] or "_" in name)
+    return re.sub(rf"(?<![\w'-])({names}){_VALUE}", lambda found: known[found[1]], text)
+
+
+def _options_of(arguments: list[str]) -> dict[str, str]:
+    """The options of the command that was called, by their names in Python."""
+    commands = getattr(typer.main.get_command(app), "commands", {})
+    command = next((commands[name] for name in arguments if name in commands), None)
+    if command is None:
+        return {}
+    written = (option for parameter in command.params for option in parameter.opts)
+    return {name[2:].replace("-", "_"): name for name in written if name.startswith("--")}
+
+
+def _said_once(error: click.ClickException) -> str:
+    """What was wrong: where typer has suggested a command, click's own suggestion is left out."""
+    return error.message if "Did you mean" in error.message else error.format_message()
+
+
 def _prepare_streams() -> None:
     """Answer for streams that were closed before the start, and for a width that shows nothing."""
     if sys.stderr is None:
@@ -129,6 +167,12 @@ def _prepare_streams() -> None:
     width = os.environ.get("COLUMNS", "")
     if width.isdecimal() and int(width) < LEAST_WIDTH:
         os.environ["COLUMNS"] = str(LEAST_WIDTH)
+    elif not width and not any(map(_is_terminal, (sys.stdin, sys.stdout, sys.stderr))):
+        os.environ["COLUMNS"] = str(WIDTH_OF_A_FILE)
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    return not stream.closed and stream.isatty()
 
 
 def _leave_on_sigterm() -> None:

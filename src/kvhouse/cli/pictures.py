@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,24 @@ if TYPE_CHECKING:
     from kvhouse.replayer import ReplayResult, Setup, Stop
     from kvhouse.replayer.recorder import Recorder
     from kvhouse.views.picture import Picture
+
+
+#: What each option's file may be called, if its name has one of these endings at all.
+_ENDINGS = {"--html": (".html", ".htm"), "--png": (".png",), "--svg": (".svg",)}
+#: Endings of other pictures and documents, which no option writes.
+_OTHERS = (
+    ".gif",
+    ".jpg",
+    ".jpeg",
+    ".webp",
+    ".avif",
+    ".bmp",
+    ".tif",
+    ".tiff",
+    ".pdf",
+    ".eps",
+    ".ps",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +47,8 @@ class Pictures:
         language: What they are written in.
 
     Raises:
-        KvhouseError: An unknown language, or one that nothing is written in.
+        KvhouseError: An unknown language, or one that nothing is written in; or a file is called
+            what it is not.
     """
 
     html: str | None
@@ -37,6 +57,8 @@ class Pictures:
     language: str
 
     def __post_init__(self) -> None:
+        for option, path in self.files.items():
+            _require_ending(option, path)
         if self.language != "en":
             from kvhouse.views.page.texts import texts_of
 
@@ -88,6 +110,19 @@ class Pictures:
                         sink(image(picture, kind, self.language))
 
             yield write
+
+
+def _require_ending(option: str, path: str | None) -> None:
+    """Refuse a name whose ending says that the file is another kind of picture."""
+    ending = PurePath(path or "").suffix.lower()
+    own = _ENDINGS[option]
+    if ending not in own and ending in (*_OTHERS, *chain(*_ENDINGS.values())):
+        from kvhouse.spec.fields import show_path
+
+        raise KvhouseError(
+            f"{option} {show_path(str(path))}: writes {own[0][1:].upper()}, which is not called "
+            f"{ending}: end the name in {own[0]}"
+        )
 
 
 def picture_of(

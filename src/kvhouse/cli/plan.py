@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kvhouse.cli import options
-from kvhouse.cli.output import print_json
+from kvhouse.cli.output import print_json, warn
 from kvhouse.errors import KvhouseError
+from kvhouse.units import counted
 
 if TYPE_CHECKING:
     from kvhouse.planner.traffic import Traffic
@@ -126,6 +128,7 @@ def plan_command(
         )
         _compare(model, device, kv_format, case_options, as_json)
         return
+    _one_of_each(model, device, kv_format)
     from kvhouse.planner.cases import case_for
     from kvhouse.planner.report import Questions, report
 
@@ -159,14 +162,45 @@ def _compare(
 
     lists = map(options.names, (models, devices, kv_formats))
     comparison = compare(*lists, **case_options)
+    rows = comparison.rows
+    failed = [row for row in rows if row.error]
+    if len(failed) == len(rows):
+        first = failed[0]
+        raise KvhouseError(
+            f"none of {counted(len(rows), 'combination')} can be planned; {first.model} on "
+            f"{first.device} in {first.kv_format}: {first.error}"
+        )
     if as_json:
         print_json(comparison.to_dict())
-        return
-    from rich.console import Console
+    else:
+        from rich.console import Console
 
-    from kvhouse.views.compare import show_comparison
+        from kvhouse.views.compare import show_comparison
 
-    show_comparison(Console(), comparison)
+        show_comparison(Console(), comparison)
+    if failed:
+        combinations = counted(len(rows), "combination")
+        warn(f"{len(failed):,} of {combinations} cannot be planned; the output says why")
+
+
+def _one_of_each(model: str, device: str, kv_format: str) -> None:
+    """Refuse lists that only a comparison takes; a file's own name may have a comma.
+
+    Raises:
+        KvhouseError: One is a list.
+    """
+    for what, text in (("models", model), ("devices", device), ("KV formats", kv_format)):
+        if len(options.names(text)) > 1 and not _exists(text):
+            from kvhouse.spec.fields import show
+
+            raise KvhouseError(f"{show(text)} is several {what}: add --compare for a row each")
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except OSError:  # such as a name that is too long for any file
+        return False
 
 
 def _alone(**given: bool) -> None:

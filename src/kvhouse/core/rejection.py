@@ -34,9 +34,9 @@ def refuse_the_impossible(request: Request, memory: KVMemory, max_length: int) -
         runs = f", at most {room:,} of them in one run" if room < memory.total_blocks else ""
         raise RequestRejected(
             f"{prompt:,} prompt + {new:,} new tokens need {needed * block_bytes:,} bytes of KV "
-            f"({needed:,} blocks, {memory.policy}), the pool has "
+            f"({_blocks(needed)}, {memory.policy}), the pool has "
             f"{memory.total_blocks * block_bytes:,} bytes "
-            f"({memory.total_blocks:,} blocks){runs}"
+            f"({_blocks(memory.total_blocks)}){runs}"
         )
 
 
@@ -73,3 +73,7 @@ def longest_request(memory: KVMemory, max_length: int) -> int:
         key=lambda prompt: not most_new_tokens(prompt, memory, prompt + 1),
     )
     return prompts + 1 if prompts else 0
+
+
+def _blocks(number: int) -> str:
+    return "1 block" if number == 1 else f"{number:,} blocks"

@@ -34,6 +34,8 @@ class Outcome:
         step_seconds: Floor of a decode step of all these requests; None without any.
         tokens_per_second: Ceiling of all requests together; 0 without any.
         link_seconds: The part of the step that ranks spend on their sums; 0 on one device.
+        missing_bytes: What the weights and a given KV memory lack to fit one device; 0 where they
+            fit. Requests are counted as if they did.
     """
 
     requests: int
@@ -42,6 +44,7 @@ class Outcome:
     step_seconds: float | None
     tokens_per_second: float
     link_seconds: float
+    missing_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +130,8 @@ class Case:
         Raises:
             KvhouseError: The case is impossible; the message says which part.
         """
-        rank, layout, budget = self.rank(), self.layout(), self.budget().kv
+        rank, layout, memory = self.rank(), self.layout(), self.budget()
+        budget = memory.kv
         placement = Placement(self.policy, layout, self.max_length, self.token_budget)
         prompt = self.context - self.new_tokens
         room = placement.tokens_to_admit(self.context, prompt, self.new_tokens)
@@ -153,6 +157,7 @@ class Case:
             step_seconds=step or None,
             tokens_per_second=requests / step if requests else 0.0,
             link_seconds=link,
+            missing_bytes=memory.missing,
         )
 
     @property

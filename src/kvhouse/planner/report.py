@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from kvhouse.core.policy import PAGED
 from kvhouse.costs import Roofline
 from kvhouse.planner.case import Case
 from kvhouse.planner.sizing import Plan, plan_case
@@ -74,6 +75,8 @@ def report(case: Case, questions: Questions) -> Report:
     Raises:
         KvhouseError: The case or a question is impossible; the message says which part.
     """
+    if questions.shared_tokens is not None:
+        replace(case, policy=PAGED, shared_tokens=questions.shared_tokens)  # is possible
     return Report(
         plan=plan_case(case),
         remedies=_remedies(case, questions) if questions.remedies else None,

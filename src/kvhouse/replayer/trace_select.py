@@ -64,7 +64,7 @@ class Selection:
         if not 0 < self.sample <= 1:
             raise TraceError(f"sample {self.sample}: give a share above 0 and up to 1")
         if self.seed < 0:
-            raise TraceError(f"seed {self.seed}: give a whole number from 0 on")
+            raise TraceError(f"sample seed {self.seed}: give a whole number from 0 on")
         if self.limit is not None and self.limit < 1:
             raise TraceError(f"limit {self.limit}: read at least 1 request")
         for name in ("scale_rate", "scale_lengths"):
@@ -74,7 +74,9 @@ class Selection:
                     f"{name} {factor}: give a finite factor above 0, at most {MOST_FACTOR:,}"
                 )
         if self.max_length is not None and self.max_length < 2:
-            raise TraceError(f"max_length {self.max_length}: a request has at least 2 tokens")
+            raise TraceError(
+                f"cut to max_length {self.max_length}: a request has at least 2 tokens"
+            )
 
     def of(self, requests: Iterable[TraceRequest], tally: Tally) -> Iterator[TraceRequest]:
         """What is taken of ``requests``, which are in the order of arrival; ``tally`` counts."""

@@ -16,14 +16,17 @@ MIB = 2**20
 GIB = 2**30
 UNKNOWN = "-"
 
-_COLUMNS = ("device", "GiB", "GB/s", "16 bit", "float8", "float4", "host GB/s", "peer GB/s")
+_COLUMNS = ("device", "GiB", "GB/s", "16 bit", "float8", "float4", "host\nGB/s", "peer\nGB/s")
+#: Columns of a screen that takes them without breaking a figure.
+_WIDTH = 80
 
 
 def show_devices(console: Console, devices: Sequence[Device]) -> None:
     """Print one row a device, a table for each vendor."""
+    prose = () if console.width >= _WIDTH else None
     for vendor in dict.fromkeys(device.vendor for device in devices):
         rows = (_row(device) for device in devices if device.vendor == vendor)
-        console.print(table(vendor, _COLUMNS, rows, names=1))
+        console.print(table(vendor, _COLUMNS, rows, names=1, prose=prose))
     console.print(
         "GiB: memory, nominal. GB/s: read from it. 16 bit (bfloat16 or else float16), float8, "
         "float4: dense TFLOP/s, without sparsity. Links: one direction; peer: all links of its "
@@ -42,7 +45,7 @@ def show_device(console: Console, device: Device) -> None:
         console.print(about, soft_wrap=True)
     numbers = {text: f"[{i}]" for i, text in enumerate(dict.fromkeys(device.sources.values()), 1)}
     rows = (
-        (label, value, _plain(numbers.get(device.sources.get(figure, ""), "")))
+        (label, value, numbers.get(device.sources.get(figure, ""), ""))
         for figure, label, value in _figures(device)
     )
     console.print(table("Figures", ("", f"{device.basis} figures", "from"), rows))
@@ -52,21 +55,21 @@ def show_device(console: Console, device: Device) -> None:
         console.print(f"From {device.source}", soft_wrap=True, markup=False, highlight=False)
 
 
-def _plain(text: str) -> str:
-    """Text whose brackets rich leaves alone."""
-    return text.replace("[", r"\[")
-
-
 def _row(device: Device) -> tuple[str, ...]:
     half = device.flops.get("bfloat16", device.flops.get("float16"))
     return (
         device.name,
         f"{device.memory_bytes / GIB:,.0f}",
-        _scaled(device.bandwidth, 1e9),
-        *(_scaled(rate, 1e12) for rate in (half, *map(device.flops.get, ("float8", "float4")))),
-        _scaled(device.host_link, 1e9),
-        _scaled(device.peer_link, 1e9),
+        _short(device.bandwidth, 1e9),
+        *(_short(rate, 1e12) for rate in (half, *map(device.flops.get, ("float8", "float4")))),
+        _short(device.host_link, 1e9),
+        _short(device.peer_link, 1e9),
     )
+
+
+def _short(rate: float | None, scale: float) -> str:
+    """As ``_scaled``, and from a thousand on to a whole one."""
+    return _scaled(rate, scale) if rate is None or rate < 1000 * scale else f"{rate / scale:,.0f}"
 
 
 def _figures(device: Device) -> Iterator[tuple[str, str, str]]:

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from kvhouse.planner import Budget, Fit, KindBytes, Plan, Speed
-from kvhouse.units import bytes_text, seconds_text
+from kvhouse.units import bytes_text, counted, seconds_text
 from kvhouse.views.tables import table
 
 _KIND_COLUMNS = ("layers", "per token", "fixed", "tokens kept", "needed", "static slot")
@@ -58,7 +58,10 @@ def _memory(plan: Plan) -> list[tuple[str, str, str]]:
         ("engine reserve (assumed)", budget.reserve),
         (f"weights ({plan.weights_basis})", budget.weights),
         (f"KV budget ({origin})", budget.kv),
-        (f"KV pool: {plan.blocks:,} blocks of {plan.block_size} tokens{slots}", plan.pool_bytes),
+        (
+            f"KV pool: {counted(plan.blocks, 'block')} of {plan.block_size} tokens{slots}",
+            plan.pool_bytes,
+        ),
     ]
     return [(name, bytes_text(size), f"{size:,}") for name, size in sizes]
 
@@ -66,6 +69,8 @@ def _memory(plan: Plan) -> list[tuple[str, str, str]]:
 def _shortage(budget: Budget, device: str) -> str:
     what = "weights and this KV memory" if budget.given else "weights"
     advice = "narrower weights, a larger device or a higher utilization"
+    if budget.given:
+        advice = f"less KV memory, {advice}"
     return f"The {what} do not fit {device}: {bytes_text(budget.missing)} missing. Try {advice}."
 
 

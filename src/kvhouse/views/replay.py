@@ -8,7 +8,7 @@ from rich.console import Console
 
 from kvhouse.core.ledger import LEDGER_CLASSES
 from kvhouse.replayer.results import Distribution, ReplayResult
-from kvhouse.units import bytes_text, seconds_text
+from kvhouse.units import bytes_text, counted, seconds_text
 from kvhouse.views.ranks import ranks_text
 from kvhouse.views.tables import table
 from kvhouse.views.tiers import show_tiers
@@ -33,7 +33,8 @@ def show_results(console: Console, title: str, results: Sequence[ReplayResult]) 
     columns = [_figures(result) for result in results]
     names = dict.fromkeys(name for column in columns for name in column)
     rows = [[name, *(column.get(name, "-") for column in columns)] for name in names]
-    title = f"{title} (times {timings})"
+    formats = " and ".join(sorted({result.scenario["kv_format"] for result in results}))
+    title = f"{title}, KV {formats} (times {timings})"
     if results[-1].partial:
         title = f"PARTIAL, ended early: {title}"
     console.print(table(title, ["", *heads], rows))
@@ -48,10 +49,17 @@ def show_results(console: Console, title: str, results: Sequence[ReplayResult]) 
 
 def show_rejections(console: Console, result: ReplayResult) -> None:
     """Name the first rejected request and its reason, and count the others."""
-    if result.rejections:
-        first, others = result.rejections[0], len(result.rejections) - 1
-        text = f"{result.pool.policy}: request {first.index} rejected: {first.reason}"
-        console.print(f"{text} (and {others:,} more)" if others else text, style="yellow")
+    if not result.rejections:
+        return
+    first, rejected = result.rejections[0], len(result.rejections)
+    text = f"{result.pool.policy}: request {first.index} rejected: {first.reason}"
+    if rejected == result.submitted:
+        console.print(
+            f"Not one request can be served, {rejected:,} of {rejected:,} are rejected. {text}",
+            style="bold red",
+        )
+        return
+    console.print(f"{text} (and {rejected - 1:,} more)" if rejected > 1 else text, style="yellow")
 
 
 def head(result: ReplayResult) -> str:
@@ -68,7 +76,7 @@ def _figures(result: ReplayResult) -> dict[str, str]:
     pool = result.pool
     figures = {
         "requests finished": f"{result.finished:,} of {result.submitted:,}",
-        "pool": f"{bytes_text(pool.bytes)} in {pool.blocks:,} blocks",
+        "pool": f"{bytes_text(pool.bytes)} in {counted(pool.blocks, 'block')}",
         "running, peak": f"{result.running.peak:,}",
         "running, mean": f"{result.running.mean:,.1f}",
         "waiting, mean": f"{result.waiting.mean:,.1f}",

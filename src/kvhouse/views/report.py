@@ -31,20 +31,31 @@ def show_report(console: Console, report: Report) -> None:
     if report.engine:
         _show_engine(console, report.engine, report.plan.context)
     if report.remedies:
-        _show_remedies(console, report.remedies)
+        _show_remedies(console, report.remedies, short=report.plan.budget.missing > 0)
 
 
-def _show_remedies(console: Console, remedies: Remedies) -> None:
+def _show_remedies(console: Console, remedies: Remedies, *, short: bool) -> None:
+    """Print what helps; where weights and KV memory are ``short`` of room, what makes them fit."""
+    fitting = [one for one in remedies.ranked if not one.missing_bytes]
     # A shared prefix is tried only where it was named, so it is answered wherever it ranks.
-    asked = [one for one in remedies.ranked[_SHOWN:] if one.name == "prefix sharing"]
-    shown = [*remedies.ranked[:_SHOWN], *asked, *filter(None, [remedies.combination])]
-    if not shown:
-        console.print("No remedy gains a request; --json says why for each.")
-        return
-    title = f"What would help {remedies.policy} (ranked by requests gained; --json has the price)"
-    columns = ("remedy", "each saves", "requests", "tokens/s", "accuracy", "count")
-    console.print(table(title, columns, (_remedy(remedy) for remedy in shown)))
-    if remedies.offload:
+    asked = [one for one in fitting[_SHOWN:] if one.name == "prefix sharing"]
+    pair = remedies.combination
+    shown = [*fitting[:_SHOWN], *asked, *([pair] if pair and not pair.missing_bytes else [])]
+    if shown:
+        what = (
+            f"What makes it fit, {remedies.policy}"
+            if short
+            else f"What would help {remedies.policy}"
+        )
+        title = f"{what} (ranked by requests gained; --json has the price)"
+        columns = ("remedy", "each saves", "requests", "tokens/s", "accuracy", "count")
+        console.print(table(title, columns, (_remedy(remedy) for remedy in shown)))
+    else:
+        gain = "makes it fit" if short else "gains a request"
+        console.print(f"No remedy {gain}; --json says why for each.")
+    if left := [one.name for one in remedies.ranked if one.missing_bytes]:
+        console.print(f"It still does not fit with any of these alone: {', '.join(left)}.")
+    if shown and remedies.offload:
         console.print(f"Offload to the host, loading is {remedies.offload.text} (floors).")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
 from rich import box
@@ -11,20 +11,28 @@ from rich.text import Text
 
 
 def table(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, names: int = 0
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    names: int = 0,
+    prose: Collection[int] | None = None,
 ) -> Table:
     """A table whose first column names things and whose others hold figures.
 
     The first ``names`` columns hold names that a reader types again, so they are never broken. A
-    figure that is wider than its column is folded: cut short it would be another figure. All text
-    stands as it is: brackets in a name are no style, and control characters are shown.
+    figure that is wider than its column is folded: cut short it would be another figure. Where
+    ``prose`` names columns of words, these alone give way to a narrow screen. All text stands as
+    it is: brackets in a name are no style, and control characters are shown.
     """
     grid = Table(
         title=_plain(title, "bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
     )
     for index, column in enumerate(columns):
-        side: Literal["left", "right"] = "left" if index < max(1, names) else "right"
-        grid.add_column(_plain(column), justify=side, overflow="fold", no_wrap=index < names)
+        words = prose is not None and index in prose
+        side: Literal["left", "right"] = "left" if words or index < max(1, names) else "right"
+        whole = index < names if prose is None else not words
+        grid.add_column(_plain(column), justify=side, overflow="fold", no_wrap=whole)
     for row in rows:
         grid.add_row(*map(_plain, row))
     return grid

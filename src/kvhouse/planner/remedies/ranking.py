@@ -36,6 +36,8 @@ class Remedy:
         basis: What ``requests_after`` is: exact, or resting on something modelled or estimated.
         assumption: What the figures rest on.
         hardware: Whether it takes other or further devices.
+        missing_bytes: What the weights and a given KV memory still lack to fit with it, on one
+            device; 0 where they fit.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Remedy:
     basis: Basis
     assumption: str
     hardware: bool
+    missing_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +66,11 @@ class Remedies:
         context: Tokens that each request holds.
         requests: Requests that fit as it is.
         tokens_per_second: Their ceiling; 0 without any.
-        ranked: By requests gained, then by token rate.
+        ranked: Those with which weights and KV memory fit come first; then by requests gained,
+            then by token rate.
         combination: Of all pairs that need no other hardware the one that fits the most requests,
-            where these are more than with either alone.
+            where these are more than with either alone; only one with which weights and KV memory
+            fit.
         model_choice: What a model with 8 KV heads would save, where this one has as many as
             query heads: another model, so not ranked.
         offload: Where loading from the host's memory beats recomputing; it makes room for more
@@ -156,8 +161,13 @@ def remedies(
     )
 
 
-def _rank(remedy: Remedy) -> tuple[int, float]:
-    return -remedy.gained, -remedy.tokens_per_second_after
+def _rank(remedy: Remedy) -> tuple[bool, int, float]:
+    return remedy.missing_bytes > 0, -remedy.gained, -remedy.tokens_per_second_after
+
+
+def _served(remedy: Remedy) -> int:
+    """Requests that fit, if weights and KV memory do."""
+    return 0 if remedy.missing_bytes else remedy.requests_after
 
 
 def _measure(case: Case, before: Outcome, candidate: Candidate) -> Remedy:
@@ -178,6 +188,7 @@ def _measure(case: Case, before: Outcome, candidate: Candidate) -> Remedy:
         basis=candidate.basis,
         assumption=candidate.assumption,
         hardware=candidate.hardware,
+        missing_bytes=after.missing_bytes,
     )
 
 
@@ -190,7 +201,7 @@ def _combination(
     for (first, one), (second, other) in pairs:
         if first.goes_with(second):
             both = _measure(case, before, first.joined(second))
-            if both.requests_after > max(one.requests_after, other.requests_after):
+            if _served(both) > max(_served(one), _served(other)):
                 better.append(both)
     return min(better, key=_rank, default=None)
 
