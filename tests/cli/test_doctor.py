@@ -1,9 +1,18 @@
 """``kvhouse doctor`` as a command."""
 
 import json
+import re
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+
+import pytest
+
+from kvhouse.cli.doctor import _read
+from kvhouse.errors import KvhouseError
 
 KVHOUSE = Path(sys.executable).with_name("kvhouse")
 LOG = (
@@ -41,7 +50,63 @@ def test_json_and_chinese() -> None:
 def test_a_log_that_says_nothing_has_its_own_exit_code() -> None:
     result = doctor("-", text="hello\n")
     assert result.returncode == 3
-    assert "KV cache size" in result.stdout
+    nothing, known = result.stdout.splitlines()
+    assert "found in 1 line: give the whole log of a server" in nothing
+    assert {"vllm", "sglang", "llama.cpp", "kvhouse"} <= set(re.split("[:;,] ", known))
+    listed = json.loads(doctor("-", "--json", text="hello\n").stdout)["looked_for"]
+    needles = {one["engine"]: one["needles"] for one in listed}
+    assert "KV cache usage:" in " ".join(needles["vllm"])
+
+
+@pytest.fixture
+def guarded() -> Iterator[tuple[int, list[str | None]]]:
+    """A server that wants a key: its port, and what it was sent."""
+    sent: list[str | None] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            sent.append(self.headers["Authorization"])
+            known = sent[-1] == "Bearer first-key"
+            self.send_response(200 if known else 401)
+            self.end_headers()
+            self.wfile.write(b"kvhouse_requests_running 3\n" if known else b"")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server.server_port, sent
+        server.shutdown()
+        thread.join()
+
+
+def test_the_first_key_of_the_environment_is_sent(
+    guarded: tuple[int, list[str | None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port, sent = guarded
+    monkeypatch.setenv("KVHOUSE_API_KEY", "first-key,second-key")
+    assert _read(f"http://127.0.0.1:{port}").facts.series["running"].last == 3
+    with pytest.raises(KvhouseError, match="answers 401"):  # which is no matter of that key
+        _read(f"http://me:secret@127.0.0.1:{port}")
+    assert sent == ["Bearer first-key", "Basic bWU6c2VjcmV0"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ("", "asks for a key: set KVHOUSE_API_KEY"),
+        ("second-key", "does not take the first key of KVHOUSE_API_KEY"),
+    ],
+)
+def test_a_server_that_wants_another_key_says_so(
+    guarded: tuple[int, list[str | None]], monkeypatch: pytest.MonkeyPatch, keys: str, said: str
+) -> None:
+    monkeypatch.setenv("KVHOUSE_API_KEY", keys)
+    with pytest.raises(KvhouseError, match=said) as refused:
+        _read(f"http://127.0.0.1:{guarded[0]}/metrics")
+    assert "second-key" not in str(refused.value)
 
 
 def test_what_is_wrong_is_one_line() -> None:

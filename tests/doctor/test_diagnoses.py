@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from io import StringIO
+
 import pytest
+from rich.console import Console
 
 from kvhouse.doctor import Report
 from kvhouse.doctor.diagnoses.base import Diagnosis
 from kvhouse.doctor.texts import texts_of
+from kvhouse.views.doctor import show_report
 
 NEED = (
     "ValueError: To serve at least one request with the models's max seq len (40960), (10.00 GiB "
@@ -79,6 +83,7 @@ TEXTS = {
     + "Maximum concurrency for 4,096 tokens per request: 80.00x\n"
     + statistics(8, 30, 20.0),
     "capped": statistics(8, 30, 20.0) * 20,
+    "pool_full": statistics(12, 34, 98.5) * 20,
     "scales_of_one": "Using KV cache scaling factor 1.0 for fp8_e4m3. If this is unintended\n",
     "cells_short": "srv update_slots: failed to find free space in the KV cache, retrying with "
     "smaller batch size, i = 0, n_batch = 1024, ret = 1\n",
@@ -367,6 +372,85 @@ def test_tgi_reserves_for_the_longest(examined) -> None:
     )
     values = dict(told(report, "reservation_waste").values)
     assert (values["place"], values["used"], values["share"]) == ("4,096", "600", "85%")
+
+
+def test_a_full_pool_that_requests_wait_for(examined) -> None:
+    """Of a vLLM whose KV is in 16 bits; nothing is preempted, and requests wait."""
+    log = arguments(gpu_memory_utilization=0.8, tensor_parallel_size=2)
+    report = examined(log + statistics(12, 30, 98.0) * 10 + statistics(12, 38, 99.1) * 10)
+    diagnosis = told(report, "pool_full")
+    assert diagnosis.severity == "warning"
+    assert dict(diagnosis.values) == {"full": "99%", "running": "12", "waiting": "38"}
+    assert {remedy.flag for remedy in diagnosis.remedies} == {
+        "--kv-cache-dtype fp8",
+        "--gpu-memory-utilization 0.83",
+        "--tensor-parallel-size 4",
+    }
+    ranks = [remedy.rank for remedy in diagnosis.remedies]
+    assert ranks == sorted(ranks)
+    assert "fine" not in {one.code for one in report.diagnoses}
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        statistics(12, 0, 98.5) * 20,  # nobody waits
+        statistics(12, 0, 98.5) * 20 + statistics(12, 9, 98.5),  # a burst
+        statistics(12, 34, 98.5) * 3,  # too few lines to say
+        statistics(12, 34, 60.0) * 20,  # room
+        statistics(12, 34, 98.5) * 2 + statistics(12, 34, 40.0) * 20,  # full for a moment
+    ],
+)
+def test_what_is_no_full_pool(log: str, examined) -> None:
+    assert "pool_full" not in {one.code for one in examined(log).diagnoses}
+
+
+def test_a_storm_of_preemptions_says_by_itself_that_the_pool_is_full(examined) -> None:
+    line = statistics(12, 34, 98.5).replace("reqs, GPU", "reqs, Preemptions: 30, GPU")
+    codes = {one.code for one in examined(line * 20).diagnoses}
+    assert "preemption_storm" in codes
+    assert "pool_full" not in codes
+
+
+def kvhouse_scrape(kv_format: str, preempted: int) -> str:
+    """A pool of 1 GiB, of which 960 MiB are held."""
+    return (
+        "# TYPE kvhouse_requests_running gauge\nkvhouse_requests_running 12\n"
+        "kvhouse_requests_waiting 30\n"
+        f'kvhouse_cache_config_info{{block_size="16",kv_format="{kv_format}"}} 1.0\n'
+        'kvhouse_kv_bytes{class="used"} 1006632960\nkvhouse_kv_bytes{class="free"} 67108864\n'
+        f"kvhouse_preemptions_total {preempted}\n"
+        'kvhouse_requests_total{outcome="finished"} 40\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ("preempted", "code"), [(0, "pool_full"), (2, "preemptions"), (20, "preemption_storm")]
+)
+def test_kvhouse_has_flags_of_its_own(preempted: int, code: str, examined) -> None:
+    wide = told(examined(kvhouse_scrape("fp32", preempted)), code)
+    assert [remedy.flag for remedy in wide.remedies] == ["--kv-memory 2048MiB", "--kv-format int8"]
+    narrow = told(examined(kvhouse_scrape("int8", preempted)), code)
+    assert [remedy.flag for remedy in narrow.remedies] == ["--kv-memory 2048MiB"]
+
+
+def test_a_scrape_of_kvhouse_reads_as_one_look_at_our_own_engine(examined) -> None:
+    report = examined(kvhouse_scrape("fp32", 20))
+    shown = StringIO()
+    show_report(Console(file=shown, width=200), report, texts_of("en"))
+    text = shown.getvalue()
+    assert text.startswith("kvhouse, 8 lines\n")
+    assert "Nothing could be derived" not in text
+    assert "--model" not in text
+    assert "What it printed again and again" not in text
+    assert "What the scrape says" in text
+    assert not report.derived.reason
+
+
+def test_one_line_is_one_line(examined) -> None:
+    shown = StringIO()
+    show_report(Console(file=shown, width=200), examined(statistics(3, 0, 9.0)), texts_of("en"))
+    assert shown.getvalue().startswith("vllm, 1 line\n")
 
 
 def test_a_salt_in_a_prompt_is_no_fact(examined) -> None:

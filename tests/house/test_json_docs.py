@@ -319,7 +319,14 @@ def served() -> Engine:
 def _serving() -> dict[str, Any]:
     engine = served()
     paths = engine.paths.to_dict()
-    return {"url": "", "model": "", "process": 1, "pool": describe_pool(engine), "paths": paths}
+    return {
+        "url": "",
+        "model": "",
+        "process": 1,
+        "max_model_len": 1,
+        "pool": describe_pool(engine),
+        "paths": paths,
+    }
 
 
 def _pool_state() -> dict[str, Any]:

@@ -70,12 +70,12 @@ def test_bodies_that_are_too_large_or_no_requests(tiny, serving):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"colour": "red"}, "unknown or unsupported parameter: colour"),
-        ({"frequency_penalty": 0.5}, "frequency_penalty: "),
-        ({"presence_penalty": -1}, "presence_penalty: "),
-        ({"logit_bias": {"5": 1}}, "logit_bias: "),
-        ({"echo": True}, "echo: "),
-        ({"suffix": "end"}, "suffix: "),
+        ({"colour": "red"}, "unknown or unsupported parameter: colour: leave it out"),
+        ({"frequency_penalty": 0.5}, "frequency_penalty is not supported: leave it out"),
+        ({"presence_penalty": -1}, "presence_penalty is not supported: leave it out"),
+        ({"logit_bias": {"5": 1}}, "logit_bias is not supported: leave it out"),
+        ({"echo": True}, "echo is not supported: leave it out"),
+        ({"suffix": "end"}, "suffix is not supported: leave it out"),
         ({"n": 1, "best_of": 2}, "best_of is supported only where it equals n"),
         ({"n": 0}, "n: "),
         ({"n": "2"}, "n: "),
@@ -141,6 +141,45 @@ def test_long_prompts_are_refused_before_they_are_computed(tiny, serving):
     error = error_of(server.ask([1] * 11), 400)
     assert error["code"] == "context_length_exceeded"
     assert "the prompt has 11 tokens, and 10 are allowed" in error["message"]
+
+
+def test_a_pool_that_is_smaller_than_the_model_bounds_requests(tiny, serving):
+    """Ten blocks of 4 tokens, and the last token of an answer is never kept: 41."""
+    server = serving(tiny(10, worded=True))
+    assert server.http.get("/v1/models").json()["data"][0]["max_model_len"] == 41
+    chat = {"model": "tiny", "messages": [{"role": "user", "content": "w1 w2"}]}
+    response = server.http.post("/v1/chat/completions", json=chat)
+    usage = response.json()["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (3, 38)
+    refused = [server.ask([1] * 20, 22), server.ask([1] * 41, 1)]
+    many = chat | {"max_completion_tokens": 39}
+    refused.append(server.http.post("/v1/chat/completions", json=many))
+    for response, said in zip(
+        refused,
+        (
+            "20 prompt + 22 new tokens exceed the maximum length of 41 tokens: "
+            "ask for at most 21 new tokens, or shorten the prompt",
+            "the prompt has 41 tokens, and 40 are allowed",
+            "ask for at most 38 new tokens",
+        ),
+        strict=True,
+    ):
+        error = error_of(response, 400)
+        assert error["code"] == "context_length_exceeded"
+        assert said in error["message"]
+        assert "max_length" not in error["message"]
+    assert server.ask([1] * 20, 21).json()["usage"]["completion_tokens"] == 21
+    assert server.ask([1] * 40, 1).status_code == 200
+    assert "\nkvhouse_prompt_tokens_total 63.0\n" in server.http.get("/metrics").text
+
+
+def test_prompts_of_refused_requests_do_not_count(small_server):
+    """One is refused here, the other by the engine."""
+    error_of(small_server.ask([1] * 600), 400)
+    error_of(small_server.ask([1], stop="x"), 400)
+    assert "\nkvhouse_prompt_tokens_total 0.0\n" in small_server.http.get("/metrics").text
+    small_server.ask([[1, 2], [3]], 2)
+    assert "\nkvhouse_prompt_tokens_total 3.0\n" in small_server.http.get("/metrics").text
 
 
 def test_a_full_queue_says_when_to_come_again(tiny, serving):

@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from kvhouse.errors import KvhouseError
@@ -55,6 +56,27 @@ def test_too_little_memory_is_told_in_a_line(tiny_directory):
     pool = ("--kv-memory", "100TiB", "--block-size", str(2**20))
     line = refused(str(tiny_directory), "--port", "0", *pool)
     assert "100 TiB of KV memory do not fit" in line
+
+
+def test_a_pool_that_is_smaller_than_the_model_is_told_and_ctrl_c_ends(tiny_directory):
+    """64 KiB are 256 tokens of 256 bytes, and a request's last token is never kept."""
+    with subprocess.Popen(
+        [KVHOUSE, "serve", str(tiny_directory), "--kv-memory", "64KiB", "--port", "0"],
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as started:
+        try:
+            said = [started.stderr.readline() for _ in range(3)]
+            url = said[0].partition(" at ")[2].partition(",")[0]
+            assert httpx2.get(f"{url}/health", timeout=60).status_code == 200
+            started.send_signal(signal.SIGINT)
+            last = started.communicate(timeout=60)[1]
+        finally:
+            started.kill()
+    assert "at most 257 tokens, all that the pool holds" in said[2]
+    assert "a larger --kv-memory allows up to 512" in said[2]
+    assert "ending; " in last
+    assert started.returncode == 0
 
 
 def test_after_kill_9_the_port_is_free_and_nothing_is_left(restarted):

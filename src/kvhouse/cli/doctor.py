@@ -14,6 +14,7 @@ import typer
 
 from kvhouse.cli import options
 from kvhouse.cli.output import print_json
+from kvhouse.cli.serve import KEYS_VARIABLE, keys_named
 from kvhouse.errors import KvhouseError
 from kvhouse.spec.fields import show_path
 
@@ -68,8 +69,8 @@ def doctor_command(
     """Explain another engine's log or metrics: what happened, where the memory is, what to change.
 
     Reads logs of vLLM, SGLang, llama.cpp, TensorRT-LLM, TGI and PyTorch's out-of-memory errors, and
-    /metrics of vLLM, SGLang, llama.cpp, TGI and kvhouse. Exits with 3 where it finds no figure that
-    it knows.
+    /metrics of vLLM, SGLang, llama.cpp, TGI and kvhouse. A server is sent the first key of
+    KVHOUSE_API_KEY. Exits with 3 where it finds no figure that it knows.
 
     Example: kvhouse doctor server.log --model llama-3.1-8b
 
@@ -107,11 +108,12 @@ def _show(report: Report, texts: Texts, as_json: bool, as_line: bool) -> None:
 
 
 def _read(source: str) -> Log:
-    from kvhouse.doctor.metrics.fetch import fetch, is_url
+    from kvhouse.doctor.metrics.fetch import is_url
     from kvhouse.doctor.report import read
+    from kvhouse.web.fetch import PATIENCE
 
     if is_url(source):
-        return read(io.BytesIO(fetch(source)))
+        return read(io.BytesIO(_asked(source, PATIENCE)))
     with _opened(source) as stream:
         return read(stream)
 
@@ -120,7 +122,6 @@ def _watched(url: str, every: float, texts: Texts, as_json: bool) -> Log:
     """Poll until Ctrl-C, saying each poll as it comes."""
     from rich.console import Console
 
-    from kvhouse.doctor.metrics.fetch import fetch
     from kvhouse.doctor.metrics.watch import Watched, polls
     from kvhouse.views.doctor_watch import show_poll, show_poll_head
 
@@ -128,7 +129,7 @@ def _watched(url: str, every: float, texts: Texts, as_json: bool) -> Log:
     patience = min(10.0, max(1.0, every))
     with suppress(KeyboardInterrupt):
         for poll in polls(
-            lambda: fetch(url, patience), time.monotonic, lambda: time.sleep(every), watched
+            lambda: _asked(url, patience), time.monotonic, lambda: time.sleep(every), watched
         ):
             if as_json:
                 print(json.dumps(poll.to_dict(), allow_nan=False), flush=True)
@@ -137,6 +138,26 @@ def _watched(url: str, every: float, texts: Texts, as_json: bool) -> Log:
                 show_poll_head(console, texts)
             show_poll(console, poll)
     return watched.log()
+
+
+def _asked(url: str, patience: float) -> bytes:
+    """What a server answers to the first key of the environment, if there is one.
+
+    Raises:
+        KvhouseError: There is no answer, or it wants another key.
+    """
+    from kvhouse.doctor.metrics.fetch import fetch
+    from kvhouse.web.address import Address, FetchError
+
+    key = next(iter(keys_named()), None)
+    try:
+        return fetch(url, patience, key)
+    except FetchError as error:
+        address = Address.of(url)
+        if error.status != 401 or address.headers:
+            raise
+        said = "asks for a key: set" if key is None else "does not take the first key of"
+        raise FetchError(f"{address.shown}: {said} {KEYS_VARIABLE}", 401) from None
 
 
 def _opened(log: str) -> AbstractContextManager[BinaryIO]:

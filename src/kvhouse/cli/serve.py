@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from dataclasses import dataclass, replace
@@ -67,7 +68,9 @@ def serve_command(
     max_prompt: Annotated[
         int | None,
         typer.Option(
-            "--max-prompt", metavar="TOKENS", help="Longest prompt. By default --max-length."
+            "--max-prompt",
+            metavar="TOKENS",
+            help="Longest prompt. By default what --max-length and the pool leave room for.",
         ),
     ] = None,
     max_body: Annotated[
@@ -124,6 +127,7 @@ def serve_command(
     if not settings.api_keys and not ip_address(bound.getsockname()[0]).is_loopback:
         warn(f"anyone who reaches {url} may ask: give keys in {KEYS_VARIABLE}")
     pool = server.describe(engine)
+    desk = server.Desk(AsyncEngine(engine), settings)
 
     def ready() -> None:
         if as_json:
@@ -132,6 +136,7 @@ def serve_command(
                     "url": url,
                     "model": settings.model,
                     "process": os.getpid(),
+                    "max_model_len": desk.max_length,
                     "pool": pool,
                     "paths": engine.paths.to_dict(),
                 }
@@ -141,9 +146,16 @@ def serve_command(
         held = bytes_text(pool["bytes"])
         answering.say(f"kvhouse: {settings.model} at {url}, {held} of KV; Ctrl-C ends")
         answering.say(f"kvhouse: {engine.paths.line()}")
+        if desk.max_length < desk.length_limit:
+            answering.say(
+                f"kvhouse: requests may have at most {desk.max_length:,} tokens, all that the pool "
+                f"holds; a larger --kv-memory allows up to {desk.length_limit:,}"
+            )
 
+    # What is there now stays to the end. The collector would look at all of it again and again,
+    # and for seconds when the process ends.
+    gc.freeze()
     sys.setswitchinterval(_SWITCH_INTERVAL)
-    desk = server.Desk(AsyncEngine(engine), settings)
     server.serve(desk, bound, ready, lambda text: answering.say(f"kvhouse: {text}"))
 
 

@@ -72,6 +72,8 @@ class Answer(Response):
         self._with_usage = with_usage
         self._timing = Timing(desk.metrics)
         self._started = False
+        #: Tokens of its prompts, until something comes of them: what is refused does not count.
+        self._uncounted = 0
         self._let_go: Callable[[int], None]
         #: When the event loop's clock says that it has taken too long.
         self._deadline: float
@@ -120,9 +122,8 @@ class Answer(Response):
         desk = self._desk
         async with asyncio.timeout_at(self._deadline):
             prompts = await self._prepare(desk.prompts)
-        desk.require_short(prompts)
-        most = self._most_tokens or max(1, desk.max_length - len(prompts[0]))
-        desk.metrics.prompt_tokens.inc(sum(map(len, prompts)))
+        most = desk.room_for(prompts, self._most_tokens)
+        self._uncounted = sum(map(len, prompts))
         asked = desk.engine.ask(prompts, most, self._sampling, self._n, salt=scope["kvhouse.salt"])
         loop = asyncio.get_running_loop()
         timer = loop.call_at(self._deadline, asked.give, TimeoutError())
@@ -142,6 +143,8 @@ class Answer(Response):
     async def _take(self, asked: Asked) -> Given:
         """What comes next, taken note of."""
         tokens, completions = await asked.take()
+        self._desk.metrics.prompt_tokens.inc(self._uncounted)
+        self._uncounted = 0
         self._timing.note(tokens, self._n)
         self._let_go(sum(token.finish_reason is not None for _, token in tokens))
         return tokens, completions

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from kvhouse.core.rejection import longest_request, most_new_tokens
 from kvhouse.engine import AsyncEngine
 from kvhouse.engine.prompt_thread import Prompts
 from kvhouse.server.errors import ApiError, about_to_end
@@ -37,7 +38,10 @@ class Desk:
         self.totals = StepTotals(inner)
         inner.observer = self.totals
         self.metrics = Metrics(self.totals, describe(inner))
-        self.max_length = inner.scheduler.config.max_length
+        self._memory = inner.scheduler.memory
+        #: The longest request that the engine allows, and the longest that its pool can hold too.
+        self.length_limit = inner.scheduler.config.max_length
+        self.max_length = longest_request(self._memory, self.length_limit)
         #: Whether the server was told to end, and takes nothing new.
         self.closing = False
         self._answers = 0
@@ -116,20 +120,34 @@ class Desk:
             if not wait.expired():  # by itself, just now: its task has yet to notice
                 wait.reschedule(now)
 
-    def require_short(self, prompts: list[list[int]]) -> None:
-        """Refuse prompts that are longer than is allowed.
+    def room_for(self, prompts: list[list[int]], asked: int | None) -> int:
+        """Tokens of the longest answer that each prompt may get.
+
+        Args:
+            prompts: Token ids of each prompt.
+            asked: Tokens that were asked for; None for all that there is room for.
 
         Raises:
-            ApiError: 400.
+            ApiError: 400 where a prompt, or what was asked for with it, is longer than is allowed.
         """
-        most = self.settings.max_prompt or self.max_length
         longest = max(map(len, prompts))
+        most = min(self.settings.max_prompt or self.max_length, self.max_length - 1)
         if longest > most:
             raise ApiError(
                 400,
-                f"the prompt has {longest:,} tokens, and {most:,} are allowed",
+                f"the prompt has {longest:,} tokens, and {max(most, 0):,} are allowed",
                 code="context_length_exceeded",
             )
+        room = most_new_tokens(longest, self._memory, self.length_limit)
+        if asked is not None and asked > room:
+            raise ApiError(
+                400,
+                f"{longest:,} prompt + {asked:,} new tokens exceed the maximum length of "
+                f"{self.max_length:,} tokens: ask for at most {room:,} new tokens, or shorten the "
+                "prompt",
+                code="context_length_exceeded",
+            )
+        return room if asked is None else asked
 
     def took(self, seconds: float) -> None:
         """Take note of how long a request took."""

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
+from kvhouse.server.requests import UNSUPPORTED
 from kvhouse.spec.fields import show
 
 #: Names of parameters; those of pydantic's kinds are none, or ``str``.
@@ -97,8 +98,11 @@ async def answer_invalid(_request: Request, error: Exception) -> JSONResponse:
     paths = [_path(one) for one in found]
     longest = max((path for path in paths if path[:1] == paths[0][:1]), key=len)
     param = show(".".join(longest))[1:-1] if longest else None
-    if first["type"] == "extra_forbidden":
-        message = f"unknown or unsupported parameter: {param}"
+    if longest and longest[0] in UNSUPPORTED:
+        param = longest[0]
+        message = f"{param} is not supported: leave it out"
+    elif first["type"] == "extra_forbidden":
+        message = f"unknown or unsupported parameter: {param}: leave it out"
     else:
         pairs = zip(found, paths, strict=True)
         reasons = [str(one["msg"]) for one, path in pairs if path == longest]

@@ -42,7 +42,9 @@ class Metrics:
         self._pool = _Pool(totals, pool)
         self._registry.register(self._pool)
         self.prompt_tokens = Counter(
-            "kvhouse_prompt_tokens", "Tokens of accepted prompts", registry=self._registry
+            "kvhouse_prompt_tokens",
+            "Tokens of prompts, each request's with its first token",
+            registry=self._registry,
         )
         self.requests = Counter(
             "kvhouse_requests",
@@ -87,6 +89,7 @@ class _Pool(Collector):
         self._labels = {
             "block_size": str(pool["block_tokens"]),
             "enable_prefix_caching": str(pool["prefix_cache"]),
+            "kv_format": str(pool["kv_format"]),
         }
         self.sight: PoolSight | None = None
 

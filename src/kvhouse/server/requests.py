@@ -12,6 +12,13 @@ from kvhouse.server.settings import MOST_ANSWERS
 
 #: Most of the likeliest tokens that are named at each position, as in OpenAI's API.
 MOST_TOP_LOGPROBS = 20
+#: Parameters of OpenAI's API of which only values that change nothing are taken.
+UNSUPPORTED = frozenset(
+    {
+        *("presence_penalty", "frequency_penalty", "logit_bias", "echo", "suffix"),
+        *("tools", "tool_choice", "response_format"),
+    }
+)
 _SEED_MASK = 2**64 - 1
 #: More tokens than any request has.
 _MANY = 2**40
@@ -168,7 +175,7 @@ class ChatRequest(Sampling):
     messages: Annotated[list[Message], Field(min_length=1, max_length=4096)]
     max_tokens: int | None = Field(None, ge=1, lt=_MANY)
     max_completion_tokens: int | None = Field(
-        None, ge=1, lt=_MANY, description="By default all that the model's context has room for."
+        None, ge=1, lt=_MANY, description="By default all that there is room for."
     )
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MOST_TOP_LOGPROBS)

@@ -22,7 +22,8 @@ class ServerSettings:
         model: The name that requests must give.
         api_keys: Who may ask; empty for everyone. Requests with different keys share no blocks.
         max_body: Longest body of a request, in bytes.
-        max_prompt: Longest prompt, in tokens; None for the engine's longest request.
+        max_prompt: Longest prompt, in tokens; None for all but one token of
+            the longest request.
         max_queue: Most answers that may wait for memory; more are refused with status 429.
         max_connections: Most connections at once; more are answered with status 503. A process
             that may open fewer files has fewer.

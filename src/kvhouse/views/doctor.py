@@ -18,6 +18,8 @@ from kvhouse.views.tables import table
 
 _MOST_FACTS = 24
 _WIDTH = 64
+#: Whose figures have nothing to do with a model's sizes, or stand on kvhouse's own core.
+_UNDERIVED = ("torch", "kvhouse")
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "green"}
 #: Of the bar's parts, told apart by their characters where there are no colours.
 _INK = {
@@ -55,22 +57,27 @@ def _print(console: Console, text: str, style: str = "") -> None:
 
 
 def _show_nothing(console: Console, report: Report, texts: Texts) -> None:
-    _print(console, texts.say("nothing", lines=f"{report.log.lines:,}"), "bold")
-    _print(console, texts.say("looked_for"))
-    for each in looked_for():
-        _print(console, f"  {each['engine']}: {'; '.join(each['needles'])}")
+    _print(console, texts.say("nothing", lines=_lines(report, texts)), "bold")
+    engines = dict.fromkeys(each["engine"].removesuffix("-v0") for each in looked_for())
+    _print(console, texts.say("looked_for", engines=", ".join(engines)))
+
+
+def _lines(report: Report, texts: Texts) -> str:
+    """How many lines were read, in words."""
+    count = report.log.lines
+    return texts.say("line_one" if count == 1 else "line_count", count=f"{count:,}")
 
 
 def _show_head(console: Console, report: Report, texts: Texts) -> None:
     log = report.log
     version = log.facts.word("engine_version") or ""
-    head = texts.say("engine", engine=log.engine, version=version, lines=f"{log.lines:,}")
+    head = texts.say("engine", engine=log.engine, version=version, lines=_lines(report, texts))
     _print(console, head.replace(" ,", ",").replace(" ，", "，"), "bold")
     if log.runs > 1:
         _print(console, texts.say("runs", runs=log.runs))
     if report.origin:
         _print(console, texts.say(f"model_{report.origin}", model=report.model))
-    elif log.engine != "torch":
+    elif log.engine not in _UNDERIVED:
         _print(console, texts.say("model_unknown"))
     if len(log.workers) > 1:
         names = ", ".join(log.workers[:8]) + (", …" if len(log.workers) > 8 else "")
@@ -83,7 +90,8 @@ def _show_diagnosis(console: Console, one: Diagnosis, texts: Texts) -> None:
     severity = texts.say(one.severity)
     _print(console, f"{texts.title(one)} ({severity})", style)
     lines = sorted({fact.line for fact in one.evidence})
-    shown = texts.say("shown_by", lines=", ".join(map(str, lines[:8]))) if lines else ""
+    name = "shown_by_one" if len(lines) == 1 else "shown_by"
+    shown = texts.say(name, lines=", ".join(map(str, lines[:8]))) if lines else ""
     _print(console, texts.reason(one) + (f" [{shown}]" if shown else ""))
     for remedy in one.remedies:
         _show_remedy(console, remedy, texts)
@@ -147,24 +155,35 @@ def _show_derived(console: Console, report: Report, texts: Texts) -> None:
 
 
 def _show_facts(console: Console, report: Report, texts: Texts) -> None:
-    series = report.log.facts.series.values()
-    if series:
-        names = ("figure", "times", "least", "mean", "most", "last")
-        rows = [
-            (
-                each.peak.name,
-                f"{each.count:,}",
-                *map(_plain, (each.least, each.mean, each.most, each.last)),
-            )
-            for each in series
-        ]
-        console.print(table(texts.say("series"), [texts.words[name] for name in names], rows))
+    _show_series(console, report, texts)
     said = list({(fact.line, fact.worker, fact.text): fact for fact in report.facts}.values())
+    if not said:
+        return
     columns = tuple(texts.words[name] for name in ("line", "worker", "says"))
     rows = [(f"{f.line:,}", escape(f.worker), escape(f.text)) for f in said[:_MOST_FACTS]]
     console.print(table(texts.say("facts"), columns, rows))
     if len(said) > _MOST_FACTS:
         _print(console, texts.say("more_facts", count=len(said) - _MOST_FACTS))
+
+
+def _show_series(console: Console, report: Report, texts: Texts) -> None:
+    """Figures that are printed again and again; of a single scrape, each as it is."""
+    series = list(report.log.facts.series.values())
+    if not series:
+        return
+    title, names = "series", ["figure", "times", "least", "mean", "most", "last"]
+    rows: list[tuple[str, ...]] = [
+        (
+            each.peak.name,
+            f"{each.count:,}",
+            *map(_plain, (each.least, each.mean, each.most, each.last)),
+        )
+        for each in series
+    ]
+    if report.log.source == "metrics" and all(each.count == 1 for each in series):
+        title, names = "series_once", ["figure", "value"]
+        rows = [(each.peak.name, _plain(each.last)) for each in series]
+    console.print(table(texts.say(title), [texts.words[name] for name in names], rows))
 
 
 def _plain(value: float) -> str:

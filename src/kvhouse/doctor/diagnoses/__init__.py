@@ -32,6 +32,7 @@ RULES: tuple[Rule, ...] = (
     memory.graphs,
     preempted.preemptions,
     pool.many_requests,
+    running.full,
     running.capped,
     pool.few_requests,
     stages.uneven,

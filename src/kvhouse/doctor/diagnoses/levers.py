@@ -56,6 +56,12 @@ _LEVERS: dict[str, dict[str, str]] = {
         "batched": "--max_num_tokens {}",
         "seqs": "--max_batch_size {}",
     },
+    "kvhouse": {
+        "pool": "--kv-memory {}",
+        "kv_int8": "--kv-format int8",
+        "seqs": "--max-running {}",
+        "block": "--block-size {}",
+    },
     "tgi": {
         "length": "--max-total-tokens {}",
         "utilization": "--cuda-memory-fraction {}",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kvhouse.doctor.diagnoses.base import LITTLE, Diagnosis, Patient, percent, ranked, whole
-from kvhouse.doctor.diagnoses.startup import narrower, wider
+from kvhouse.doctor.diagnoses.startup import roomier
 
 #: So many preemptions are many where it is not known how many requests there were.
 _STORM = 50
@@ -50,15 +50,11 @@ def preemptions(patient: Patient) -> Iterable[Diagnosis]:
         return
     fits = facts.number("max_concurrency")
     limit = max(1, int(fits)) if fits else None
-    remedies = [*narrower(patient), *wider(patient)]
+    remedies = [*roomier(patient)]
     if limit is not None:
         remedies += patient.change("fewer_requests", "seqs", LITTLE, limit)
     remedies += patient.change("careful", "careful", LITTLE, "1.3")
-    share = facts.number("gpu_memory_utilization")
-    if share is not None and share < 0.93:
-        remedies += patient.change("raise_share", "utilization", LITTLE, f"{share + 0.03:.2f}")
-    finished = facts.number("finished_total")
-    storm = count >= _STORM_SHARE * finished if finished else count >= _STORM
+    storm = is_storm(patient)
     yield Diagnosis(
         "preemption_storm" if storm else "preemptions",
         "warning" if storm else "note",
@@ -72,6 +68,12 @@ def preemptions(patient: Patient) -> Iterable[Diagnosis]:
     found = cost(patient, count)
     if found is not None:
         yield _told(patient, found)
+
+
+def is_storm(patient: Patient) -> bool:
+    """Whether requests are preempted so often that it costs something."""
+    count, finished = preempted(patient), patient.facts.number("finished_total")
+    return bool(count) and count >= (_STORM_SHARE * finished if finished else _STORM)
 
 
 def preempted(patient: Patient) -> int:

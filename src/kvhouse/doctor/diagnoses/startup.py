@@ -23,6 +23,8 @@ from kvhouse.doctor.diagnoses.base import (
 _MOST_UTILIZATION = 0.98
 #: Half of the last digit that vLLM prints of a size in GiB.
 _HALF_PRINTED = GIB // 200
+#: A share of the device that can still be raised without asking what else runs there.
+_RAISABLE = 0.93
 _NARROW = ("fp8", "int8", "int4", "q8", "q4", "nvfp4", "fp4")
 
 
@@ -148,12 +150,24 @@ def narrower(patient: Patient) -> Iterable[Remedy]:
         return
     yield from patient.change("kv_8_bits", "kv_fp8", SOME, kv_dtype="fp8")
     yield from patient.change("kv_8_bits", "kv_q8", SOME, type_k="q8_0", type_v="q8_0")
+    yield from patient.change("kv_int8", "kv_int8", SOME)
 
 
 def wider(patient: Patient) -> Iterable[Remedy]:
     """Twice the ranks."""
     ranks = patient.facts.count("tp") or 1
     yield from patient.change("more_ranks", "tp", MUCH, 2 * ranks, tp=2 * ranks)
+
+
+def roomier(patient: Patient) -> Iterable[Remedy]:
+    """Whatever makes room for more tokens in the pool."""
+    yield from narrower(patient)
+    yield from wider(patient)
+    share, pool = patient.facts.number("gpu_memory_utilization"), patient.facts.bytes("kv_bytes")
+    if share is not None and share < _RAISABLE:
+        yield from patient.change("raise_share", "utilization", LITTLE, f"{share + 0.03:.2f}")
+    if pool:
+        yield from patient.change("larger_pool", "pool", LITTLE, f"{ceil(2 * pool / 2**20)}MiB")
 
 
 def no_blocks(patient: Patient) -> Iterable[Diagnosis]:

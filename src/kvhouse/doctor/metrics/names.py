@@ -177,6 +177,7 @@ CACHE_CONFIG = {
     "kvhouse_cache_config_info": {
         "block_size": "block_size",
         "enable_prefix_caching": "enable_prefix_caching",
+        "kv_format": "kv_cache_dtype",
     },
 }
 #: The label that names the model.
