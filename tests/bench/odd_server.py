@@ -98,5 +98,7 @@ async def answer(kind: str, prompt: int, tokens: int) -> AsyncIterator[str]:
 if __name__ == "__main__":
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
+    # Who is told the port may come before uvicorn is ready.
+    listening.listen()
     print(listening.getsockname()[1], flush=True)
     uvicorn.Server(uvicorn.Config(app, log_level="critical")).run([listening])
