@@ -95,20 +95,9 @@ def wide_function(module: ir.Module, kind: int, tokens: int, asked: int) -> ir.F
     panel, x, x_bytes, last_token, size, out, ahead = function.args
     inputs = rows_up_to(b, x, x_bytes, last_token, tokens)
     sums = _zeros(b, 2 * tokens)
-    # Four words at a time, 16 bytes of each row.
     with steps(b, size, 16) as offset:
         ask(b, at(b, ahead, b.mul(offset, ir.Constant(I64, 4 * asked))), asked * LINE)
-        for word in range(4):
-            place = b.add(offset, ir.Constant(I64, 4 * word))
-            start = at(b, panel, b.mul(place, ir.Constant(I64, PANEL_WORD // 4)))
-            halves = [
-                load(b, at(b, start, ir.Constant(I64, half * LINE)), _WORDS, LINE)
-                for half in range(2)
-            ]
-            for token, pointer in enumerate(inputs):
-                one = splat(b, load(b, at(b, pointer, place), I32, 2), BLOCK)
-                for half, weights in enumerate(halves):
-                    add_product(b, kind, weights, one, sums[2 * token + half])
+        add_four_words(b, kind, panel, inputs, offset, sums)
     for number, variable in enumerate(sums):
         store(b, b.load(variable, typ=_FLOATS), at(b, out, ir.Constant(I64, number * LINE)), 4)
     b.ret_void()
@@ -168,6 +157,36 @@ def _zeros(b: ir.IRBuilder, count: int) -> list[ir.Value]:
     for variable in sums:
         b.store(same(F32, 0.0, BLOCK), variable)
     return sums
+
+
+def add_four_words(
+    b: ir.IRBuilder,
+    kind: int,
+    panel: ir.Value,
+    inputs: Sequence[ir.Value],
+    offset: ir.Value,
+    sums: Sequence[ir.Value],
+) -> None:
+    """Add the products of a panel's next four words, 16 bytes of each row, with rows of inputs.
+
+    Args:
+        b: Where code is put.
+        kind: How words are multiplied.
+        panel: The panel.
+        inputs: The rows.
+        offset: Bytes of a row before these words.
+        sums: Two for each of the inputs, one for each half of the panel.
+    """
+    for word in range(4):
+        place = b.add(offset, ir.Constant(I64, 4 * word))
+        start = at(b, panel, b.mul(place, ir.Constant(I64, PANEL_WORD // 4)))
+        halves = [
+            load(b, at(b, start, ir.Constant(I64, half * LINE)), _WORDS, LINE) for half in range(2)
+        ]
+        for row, pointer in enumerate(inputs):
+            one = splat(b, load(b, at(b, pointer, place), I32, 2), BLOCK)
+            for half, columns in enumerate(halves):
+                add_product(b, kind, columns, one, sums[2 * row + half])
 
 
 def add_product(b: ir.IRBuilder, kind: int, x: ir.Value, y: ir.Value, variable: ir.Value) -> None:

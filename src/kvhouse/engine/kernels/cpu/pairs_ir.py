@@ -16,7 +16,7 @@ from numba.core import cgutils
 from kvhouse.engine.kernels.cpu.linear_ir import (
     BLOCK,
     PANEL_WORD,
-    add_product,
+    add_four_words,
     begin,
     rows_up_to,
     steps,
@@ -150,17 +150,7 @@ def product_function(module: ir.Module, kind: int, rows: int, *, added: bool) ->
     for variable, target in zip(sums, targets, strict=True):
         b.store(load(b, target, _FLOATS, 4) if added else same(F32, 0.0, BLOCK), variable)
     with steps(b, size, 16) as offset:
-        for word in range(4):
-            place = b.add(offset, ir.Constant(I64, 4 * word))
-            start = at(b, panel, b.mul(place, ir.Constant(I64, PANEL_WORD // 4)))
-            halves = [
-                load(b, at(b, start, ir.Constant(I64, half * LINE)), _WORDS, LINE)
-                for half in range(2)
-            ]
-            for row, pointer in enumerate(inputs):
-                one = splat(b, load(b, at(b, pointer, place), I32, 2), BLOCK)
-                for half, columns in enumerate(halves):
-                    add_product(b, kind, columns, one, sums[2 * row + half])
+        add_four_words(b, kind, panel, inputs, offset, sums)
     each = []
     if not added:
         each = [load(b, at(b, factors, ir.Constant(I64, n * LINE)), _FLOATS, 4) for n in range(2)]
