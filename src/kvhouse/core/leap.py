@@ -11,7 +11,7 @@ windows and other kinds of memory that let tokens go, and tiers.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from kvhouse.core.cached_pool import CachedPool
@@ -20,7 +20,7 @@ from kvhouse.core.cohort import Cohort
 from kvhouse.core.growth import Growth
 from kvhouse.core.memory import KVMemory
 from kvhouse.core.outlook import Outlook
-from kvhouse.core.queue import PLACE
+from kvhouse.core.queue import PLACE, put_in_order
 from kvhouse.core.request import Request, RequestState
 from kvhouse.core.stretch import Stretch
 
@@ -203,7 +203,7 @@ class Leaper:
         admitted = self.scheduler.admit_waiting(budget)
         for request in admitted:
             self._growth.room += self._growth.room_of(request)
-            insort(self._prompts, request, key=PLACE)
+            put_in_order(request, self._prompts)
         return admitted
 
     def _describe(self, decoding: int) -> None:

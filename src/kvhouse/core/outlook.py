@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from kvhouse.core.cohort import Cohort
 from kvhouse.core.growth import Growth
-from kvhouse.core.queue import PLACE
 from kvhouse.core.request import Request
 from kvhouse.core.stretch import Stretch
 
@@ -78,8 +76,7 @@ class Outlook:
 
     def _comes_last(self, prompt: Request, idle: int) -> bool:
         """Whether none but so many prompts, whose turn has not come, run after one in the order."""
-        running = self._scheduler.running
-        return len(running) - 1 - bisect_left(running, prompt.place, key=PLACE) == idle
+        return self._scheduler.running[-1 - idle] is prompt
 
     def _nobody_follows(self) -> bool:
         """Whether nobody is admitted after a step with rows, while only blocks are taken."""

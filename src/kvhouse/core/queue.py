@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
@@ -20,6 +21,15 @@ ORDERS: dict[str, Order] = {
 
 #: A request's place in the order that it was submitted under.
 PLACE = attrgetter("place")
+
+
+def put_in_order(request: Request, requests: list[Request]) -> None:
+    """Insert a request at its place, which most of the time is the last."""
+    if requests and requests[-1].place > request.place:
+        insort(requests, request, key=PLACE)
+    else:
+        requests.append(request)
+
 
 
 def get_order(name: str) -> Order:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import attrgetter
-from struct import Struct
 from typing import Any
 
 import numpy as np
 
-from kvhouse.core.stretch import Stretch
+from kvhouse.core.stretch import STATED, Stretch
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -21,15 +19,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 ROW_SUMS = ("rows", "samples", "firsts", "products", "pairs")
 #: The prompt that goes on in the later steps.
 CHUNK = ("chunk", "chunk_first")
-#: What is kept of a stretch, in this order; see ``Stretch``.
-_STATED = (
-    *("index", "decoding", "later", "before", "written", "tokens", "idle", *CHUNK),
-    *("running", "waiting", "free", "room", "free_slots"),
-    *("external", "shared", "saved", "in_shared"),
-)
-_COLUMNS = ("position", "steps", *_STATED, *ROW_SUMS)
-_LINE = Struct(f"{len(_COLUMNS)}q")
-_PLAIN = attrgetter(*_STATED)
+_COLUMNS = ("position", "steps", *STATED, *ROW_SUMS)
 _NO_ROWS = (0, 0, 0, 0, 0)
 
 
@@ -64,9 +54,13 @@ class Stretches:
     """What is noted of stretches as they are taken."""
 
     def __init__(self) -> None:
-        self._noted = bytearray()
-        self._starts, self._seconds = array("d"), array("d")
-        self._cached, self._begun, self._excess = array("q"), array("q"), array("q")
+        # Lists: they keep numbers as they are, and become arrays all at once.
+        self._noted: list[int] = []
+        self._starts: list[float] = []
+        self._seconds: list[float] = []
+        self._cached: list[int] = []
+        self._begun: list[int] = []
+        self._excess: list[tuple[int, int]] = []
 
     def add(self, stretch: Stretch, position: int, start: float, seconds: list[float]) -> None:
         """Note a stretch that was taken.
@@ -77,39 +71,39 @@ class Stretches:
             start: The clock before it.
             seconds: How long each step took.
         """
-        steps = len(seconds)
         self._starts.append(start)
         self._begun.append(0)
-        self._begun.extend(stretch.begun)
+        self._begun += stretch.begun
         for later, tokens in stretch.excess:
-            self._excess.extend((len(self._seconds) + later + 1, tokens))
-        if stretch.cached:
-            self._cached.extend(stretch.cached)
-        self._seconds.extend(seconds)
-        sums = _sums(stretch) if stretch.rows else _NO_ROWS
-        self._noted += _LINE.pack(position, steps, *_PLAIN(stretch), *sums)
+            self._excess.append((len(self._seconds) + later + 1, tokens))
+        self._cached += stretch.cached
+        self._noted += (position, len(seconds))
+        self._noted += stretch.stated()
+        self._noted += _sums(stretch) if stretch.rows else _NO_ROWS
+        self._seconds += seconds
 
     def steps(self) -> Steps:
-        """All of them as columns; nothing can be noted beside them any more."""
-        whole = np.frombuffer(self._noted, dtype=np.int64).reshape(-1, len(_COLUMNS))
+        """All of them as columns."""
+        whole = _ints(self._noted).reshape(-1, len(_COLUMNS))
         table = dict(zip(_COLUMNS, whole.T, strict=True))
         first: Ints = np.repeat(np.cumsum(table["steps"]) - table["steps"], table["steps"])
         excess: Ints = np.zeros(len(first), dtype=np.int64)
-        sparse = np.frombuffer(self._excess, dtype=np.int64).reshape(-1, 2)
-        np.add.at(excess, sparse[:, 0], sparse[:, 1])
+        if self._excess:
+            places, tokens = zip(*self._excess, strict=True)
+            np.add.at(excess, _ints(places), _ints(tokens))
         # Nothing counts in a stretch's first step itself.
         begun, excess = (
             total - total[first]
-            for total in (np.cumsum(np.frombuffer(self._begun, np.int64)), np.cumsum(excess))
+            for total in (np.cumsum(_ints(self._begun)), np.cumsum(excess))
         )
         return Steps(
             table,
-            np.repeat(np.frombuffer(self._starts), table["steps"]),
+            np.repeat(_floats(self._starts), table["steps"]),
             np.arange(len(first)) - first,
-            np.frombuffer(self._seconds),
+            _floats(self._seconds),
             begun,
             excess,
-            np.frombuffer(self._cached, dtype=np.int64),
+            _ints(self._cached),
         )
 
 
@@ -121,3 +115,11 @@ def _sums(stretch: Stretch) -> tuple[int, int, int, int, int]:
         products += first * count
         pairs += (count * count + count) // 2
     return len(stretch.rows), samples, firsts, products, pairs
+
+
+def _ints(numbers: Sequence[int]) -> Ints:
+    return np.array(numbers, dtype=np.int64)
+
+
+def _floats(numbers: Sequence[float]) -> Floats:
+    return np.fromiter(numbers, np.float64, len(numbers))
