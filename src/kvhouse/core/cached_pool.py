@@ -7,6 +7,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple
 
+from kvhouse.core.pool import Pool
+
 
 class Content(NamedTuple):
     """What a sealed block holds: which group's layers, and the key of its tokens."""
@@ -15,7 +17,7 @@ class Content(NamedTuple):
     key: Hashable
 
 
-class CachedPool:
+class CachedPool(Pool):
     """Blocks that several requests may hold, and an index of their contents.
 
     A block whose content is known keeps it while it is free, until it is taken for something
@@ -30,7 +32,7 @@ class CachedPool:
     def __init__(
         self, blocks: int, groups: int, on_evicted: Callable[[int, Content], None] | None = None
     ) -> None:
-        self.blocks = blocks
+        super().__init__(blocks)
         self._on_evicted = on_evicted
         #: For each group, the blocks with several holders, and those holders less one each.
         self.shared_blocks = [0] * groups
@@ -46,19 +48,9 @@ class CachedPool:
         self._index: list[dict[Hashable, int]] = [{} for _ in range(groups)]
 
     @property
-    def free_blocks(self) -> int:
-        """Blocks that nobody holds, those with content included."""
-        return len(self._empty) + len(self._cached)
-
-    @property
     def cached_blocks(self) -> int:
         """Blocks that nobody holds and whose content can still be found."""
         return len(self._cached)
-
-    @property
-    def largest(self) -> int:
-        """The most blocks that one ``take`` could give if nobody held any."""
-        return self.blocks
 
     def free_ids(self) -> list[int]:
         """Every free block's id, the next to be taken first."""
@@ -98,6 +90,7 @@ class CachedPool:
         for block in blocks:
             if block in self._cached:
                 del self._cached[block]
+                self.free_blocks -= 1
                 continue
             holders = self.holders(block)
             self._several[block] = holders + 1
@@ -108,6 +101,7 @@ class CachedPool:
         """Take ``count`` free blocks and forget their contents, or none and return None."""
         if count > self.free_blocks:
             return None
+        self.free_blocks -= count
         split = max(0, len(self._empty) - count)
         taken = self._empty[split:]
         del self._empty[split:]
@@ -130,13 +124,14 @@ class CachedPool:
     def give_back(self, ids: Sequence[int]) -> None:
         """Drop one holder of each, tail first, so that a request's head is forgotten last."""
         several, keys, cached, empty = self._several, self._keys, self._cached, self._empty
-        for block in reversed(ids):
+        for block in ids[::-1]:
             if block in several:
                 self._leave(block)
             elif block in keys:
                 cached[block] = None
             else:
                 empty.append(block)
+        self.free_blocks = len(empty) + len(cached)
 
     def _leave(self, block: int) -> None:
         """Drop one of several holders."""
@@ -174,8 +169,3 @@ class CachedPool:
         if block in self._cached:
             del self._cached[block]
             self._empty.append(block)
-
-    def unusable(self, count: int) -> int:
-        """None: enough free blocks can always be given, wherever they lie."""
-        del count
-        return 0

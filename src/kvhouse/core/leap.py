@@ -122,7 +122,7 @@ class Leaper:
         scheduler.refusal = None
         if beginning and not waits:
             self._growth.begin(beginning)
-        stretch.admitted = self._admit(left) if scheduler.waiting else _NOBODY
+        stretch.admitted = self._admit(left) if scheduler.waiting.head else _NOBODY
         moving = not (waits and any(request.in_flight for request in self._prompts))
         if beginning and waits and moving:
             self._growth.begin(beginning)
@@ -183,6 +183,8 @@ class Leaper:
             A negative number where a decoding request would get nothing.
         """
         running, others = self.scheduler.running, 0 if alone else self._cohort.size
+        if running[-len(self._prompts)] is self._prompts[0]:  # as they come: after all others
+            budget, others = budget - others, 0
         for place, request in enumerate(self._prompts):
             if others:
                 passed = bisect_left(running, request.place, key=PLACE) - place
@@ -209,7 +211,8 @@ class Leaper:
     def _describe(self, decoding: int) -> None:
         stretch, cohort, scheduler = self.stretch, self._cohort, self.scheduler
         stretch.index = scheduler.steps
-        stretch.running, stretch.waiting = len(scheduler.running), len(scheduler.waiting)
+        stretch.running = len(scheduler.running)
+        stretch.waiting = len(scheduler.waiting) if scheduler.waiting.head else 0
         stretch.decoding = stretch.tokens = decoding
         stretch.before = cohort.computed if decoding else 0
         stretch.written = cohort.computed + decoding

@@ -58,10 +58,11 @@ class Outlook:
 
     def quiet(self) -> int:
         """Steps up to the next event, the planned one included, where all rows decode."""
-        cohort, floor = self._cohort, self._floor()
+        cohort = self._cohort
         steps = cohort.until_end
         if not self._growth.each or steps == 1:
             return steps
+        floor = self._floor()
         if floor is None:
             return 1
         spare = self._pool.free_blocks - floor
@@ -82,7 +83,7 @@ class Outlook:
         """Whether nobody is admitted after a step with rows, while only blocks are taken."""
         scheduler, refusal = self._scheduler, self._scheduler.refusal
         if refusal is None:
-            return not scheduler.waiting or len(scheduler.running) == self._config.max_running
+            return scheduler.waiting.head is None or len(scheduler.running) == self._config.max_running
         # What the rows compute may be what the head of the queue lacks.
         return not self._memory.sharing and not refusal.reason_may_change
 

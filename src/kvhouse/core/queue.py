@@ -48,6 +48,8 @@ class WaitingQueue:
     """Waiting requests; the head is the first in order."""
 
     def __init__(self) -> None:
+        #: The next to be admitted; None where nobody waits.
+        self.head: Request | None = None
         self._heap: list[tuple[tuple[int, int], Request]] = []
 
     def __len__(self) -> int:
@@ -57,20 +59,19 @@ class WaitingQueue:
         """Every request, the head first."""
         return (request for _, request in sorted(self._heap, key=lambda entry: entry[0]))
 
-    @property
-    def head(self) -> Request | None:
-        """The next to be admitted; None where nobody waits."""
-        return self._heap[0][1] if self._heap else None
-
     def push(self, request: Request) -> None:
         """Add a request at its place in the order."""
         heappush(self._heap, (request.place, request))
+        self.head = self._heap[0][1]
 
     def pop(self) -> Request:
         """Take the head."""
-        return heappop(self._heap)[1]
+        _, head = heappop(self._heap)
+        self.head = self._heap[0][1] if self._heap else None
+        return head
 
     def remove(self, request: Request) -> None:
         """Drop one, wherever it stands."""
         self._heap = [entry for entry in self._heap if entry[1] is not request]
         heapify(self._heap)
+        self.head = self._heap[0][1] if self._heap else None

@@ -82,7 +82,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether any request is waiting or running."""
-        return bool(self.running or self.waiting)
+        return bool(self.running) or self.waiting.head is not None
 
     @property
     def under_way(self) -> bool:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from itertools import accumulate
 
 
 class Line:
@@ -64,9 +62,11 @@ class Line:
         if most == 1:
             return [first], now + first
         seconds = self._steps(most)
-        clock = list(accumulate(seconds, initial=now))
-        taken = bisect_left(clock, until, 1, most)
-        return seconds[:taken], clock[taken]
+        for taken, step in enumerate(seconds):
+            if now >= until and taken:
+                return seconds[:taken], now
+            now += step
+        return seconds, now
 
     def _steps(self, count: int) -> list[float]:
         """Seconds of so many steps from the first on."""
