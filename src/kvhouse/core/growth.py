@@ -60,10 +60,9 @@ class Growth:
         if not self.each:
             stretch.begun = [0] * len(ticks)
             return
-        beginning = self.cohort.beginning_in(ticks)
+        beginning, stretch.begun = self.cohort.beginning_in(ticks)
         if self._sharing:
             self._take_one_by_one(ticks, beginning, stretch, self._sharing.pool, going_on)
-        stretch.begun = list(map(len, beginning))
         stretch.excess = self.cohort.excess_in(ticks.start, ticks.stop)
         members = list(chain.from_iterable(beginning))
         if members:

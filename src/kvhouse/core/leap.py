@@ -11,7 +11,6 @@ windows and other kinds of memory that let tokens go, and tiers.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from kvhouse.core.cached_pool import CachedPool
@@ -20,7 +19,7 @@ from kvhouse.core.cohort import Cohort
 from kvhouse.core.growth import Growth
 from kvhouse.core.memory import KVMemory
 from kvhouse.core.outlook import Outlook
-from kvhouse.core.queue import PLACE, put_in_order
+from kvhouse.core.queue import PLACE, place_of, put_in_order
 from kvhouse.core.request import Request, RequestState
 from kvhouse.core.stretch import Stretch
 
@@ -187,7 +186,7 @@ class Leaper:
             budget, others = budget - others, 0
         for place, request in enumerate(self._prompts):
             if others:
-                passed = bisect_left(running, request.place, key=PLACE) - place
+                passed = place_of(request, running) - place
                 between = passed - (self._cohort.size - others)
                 budget -= between
                 others -= between
@@ -266,7 +265,7 @@ class Leaper:
         finished.sort(key=PLACE)
         for request in finished:
             self._growth.room -= self._growth.room_of(request)
-            del running[bisect_left(running, request.place, key=PLACE)]
+            del running[place_of(request, running)]
             request.state = RequestState.FINISHED
             self.memory.end(request)
 

@@ -83,7 +83,8 @@ class Outlook:
         """Whether nobody is admitted after a step with rows, while only blocks are taken."""
         scheduler, refusal = self._scheduler, self._scheduler.refusal
         if refusal is None:
-            return scheduler.waiting.head is None or len(scheduler.running) == self._config.max_running
+            full = len(scheduler.running) == self._config.max_running
+            return full or scheduler.waiting.head is None
         # What the rows compute may be what the head of the queue lacks.
         return not self._memory.sharing and not refusal.reason_may_change
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
@@ -31,7 +31,6 @@ def put_in_order(request: Request, requests: list[Request]) -> None:
         requests.append(request)
 
 
-
 def get_order(name: str) -> Order:
     """The order of that name.
 
@@ -42,6 +41,11 @@ def get_order(name: str) -> Order:
         return ORDERS[name]
     except KeyError:
         raise KvhouseError(f"unknown order {name!r}: choose one of {', '.join(ORDERS)}") from None
+
+
+def place_of(request: Request, requests: list[Request]) -> int:
+    """The index of a request among others in order."""
+    return bisect_left(requests, request.place, key=PLACE)
 
 
 class WaitingQueue:

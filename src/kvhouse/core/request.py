@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 from kvhouse.core.keys import BlockKeys
@@ -16,6 +17,7 @@ class RequestState(StrEnum):
     CANCELLED = "cancelled"
 
 
+@dataclass(slots=True, eq=False, init=False)
 class Request:
     """One sequence on its way through the house.
 
@@ -39,10 +41,20 @@ class Request:
         place: Where it stands in the scheduler's order.
     """
 
-    __slots__ = (
-        *("id", "prompt_tokens", "max_new_tokens", "generated", "computed", "in_flight"),
-        *("preemptions", "reused", "loaded", "setbacks", "priority", "keys", "state", "place"),
-    )
+    id: int
+    prompt_tokens: int
+    max_new_tokens: int
+    generated: int
+    computed: int
+    in_flight: int
+    preemptions: int
+    reused: int
+    loaded: int
+    setbacks: int
+    priority: int
+    keys: BlockKeys | None
+    state: RequestState
+    place: tuple[int, int]
 
     def __init__(
         self,

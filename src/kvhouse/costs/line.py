@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from itertools import repeat
+from operator import truediv
 
 
 class Line:
@@ -85,6 +87,7 @@ def _quotients(first: int, more: int, count: int, divisor: int | float) -> list[
     if not more:
         return [first / divisor] * count
     rising = range(first, first + count * more, more)
-    if isinstance(divisor, float):  # compiled, floats are divided without making objects of them
+    if isinstance(divisor, float):
         return [number / divisor for number in rising]
-    return [number / divisor for number in rising]
+    # mypyc divides whole numbers as floats, which large ones are not exactly.
+    return list(map(truediv, rising, repeat(divisor)))

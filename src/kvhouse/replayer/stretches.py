@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -44,10 +44,13 @@ class Steps:
     begun: Ints
     excess: Ints
     cached: Ints
+    _spread: dict[str, Ints] = field(default_factory=dict)
 
     def spread(self, name: str) -> Ints:
         """For each step, what was noted of its stretch."""
-        return np.repeat(self.table[name], self.table["steps"])
+        if name not in self._spread:
+            self._spread[name] = np.repeat(self.table[name], self.table["steps"])
+        return self._spread[name]
 
 
 class Stretches:
@@ -93,8 +96,7 @@ class Stretches:
             np.add.at(excess, _ints(places), _ints(tokens))
         # Nothing counts in a stretch's first step itself.
         begun, excess = (
-            total - total[first]
-            for total in (np.cumsum(_ints(self._begun)), np.cumsum(excess))
+            total - total[first] for total in (np.cumsum(_ints(self._begun)), np.cumsum(excess))
         )
         return Steps(
             table,
