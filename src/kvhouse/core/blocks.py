@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from kvhouse.core.pool import Pool
 
 
@@ -28,7 +26,7 @@ class BlockPool(Pool):
         self.free_blocks = left
         return taken
 
-    def give_back(self, ids: Sequence[int]) -> None:
+    def give_back(self, ids: list[int]) -> None:
         """Free these blocks, tail first, so that a request's head is reused last of all."""
         self._free.extend(ids[::-1])
         self.free_blocks += len(ids)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from kvhouse.core.pool import Pool
 
 
@@ -50,7 +48,7 @@ class BuddyPool(Pool):
         self._free(start + count, start + (1 << exponent))
         return list(range(start, start + count))
 
-    def give_back(self, ids: Sequence[int]) -> None:
+    def give_back(self, ids: list[int]) -> None:
         """Free one run that ``take`` gave, in any order, and join it with its buddies."""
         if ids:
             self._free(min(ids), max(ids) + 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Sequence
 
 from kvhouse.core.pool import Pool
 
@@ -54,7 +53,7 @@ class ExtentPool(Pool):
         self.free_blocks -= count
         return list(range(start, start + count))
 
-    def give_back(self, ids: Sequence[int]) -> None:
+    def give_back(self, ids: list[int]) -> None:
         """Free one run that ``take`` gave, in any order, and join it with those it touches."""
         if not ids:
             return

@@ -42,6 +42,8 @@ class Leaper:
         self._pool, self._sharing = self.memory.pool, self.memory.sharing
         self._slots = self.memory.slots if self.memory.layout.slot_bytes else None
         self._size = self.memory.layout.block_size
+        #: Bytes of a block that each group's layers fill.
+        self._layer_bytes = [group.layer_bytes for group in self.memory.layout.groups]
         self._cohort = Cohort(self._size)
         self._growth = Growth(self.memory, self._cohort)
         self._outlook = Outlook(scheduler, self._cohort, self._growth)
@@ -242,15 +244,11 @@ class Leaper:
         stretch = self.stretch
         stretch.cached = [pool.cached_blocks]
         stretch.shared, stretch.saved = sum(pool.shared_blocks), sum(pool.saved_blocks)
+        stretch.in_shared = 0
         if stretch.shared:
-            groups = zip(
-                pool.shared_blocks, pool.saved_blocks, self.memory.layout.groups, strict=True
-            )
-            stretch.in_shared = sum(
-                (several + further) * group.layer_bytes for several, further, group in groups
-            )
-        else:
-            stretch.in_shared = 0
+            for number, layer_bytes in enumerate(self._layer_bytes):
+                holders = pool.shared_blocks[number] + pool.saved_blocks[number]
+                stretch.in_shared += holders * layer_bytes
 
     def _join(self, request: Request) -> None:
         """Let a request that decodes from now on into the cohort, if it stands where it should."""

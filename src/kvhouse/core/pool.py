@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 
 
 class Pool(ABC):
@@ -31,7 +30,7 @@ class Pool(ABC):
         """Take ``count`` ids, or none at all and return None."""
 
     @abstractmethod
-    def give_back(self, ids: Sequence[int]) -> None:
+    def give_back(self, ids: list[int]) -> None:
         """Free ids that one ``take`` gave."""
 
     def unusable(self, count: int) -> int:

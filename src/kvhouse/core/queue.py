@@ -54,28 +54,29 @@ class WaitingQueue:
     def __init__(self) -> None:
         #: The next to be admitted; None where nobody waits.
         self.head: Request | None = None
-        self._heap: list[tuple[tuple[int, int], Request]] = []
+        self._heap: list[tuple[int, int, Request]] = []
 
     def __len__(self) -> int:
         return len(self._heap)
 
     def __iter__(self) -> Iterator[Request]:
         """Every request, the head first."""
-        return (request for _, request in sorted(self._heap, key=lambda entry: entry[0]))
+        return (request for _, _, request in sorted(self._heap))
 
     def push(self, request: Request) -> None:
         """Add a request at its place in the order."""
-        heappush(self._heap, (request.place, request))
-        self.head = self._heap[0][1]
+        first, second = request.place
+        heappush(self._heap, (first, second, request))
+        self.head = self._heap[0][2]
 
     def pop(self) -> Request:
         """Take the head."""
-        _, head = heappop(self._heap)
-        self.head = self._heap[0][1] if self._heap else None
+        _, _, head = heappop(self._heap)
+        self.head = self._heap[0][2] if self._heap else None
         return head
 
     def remove(self, request: Request) -> None:
         """Drop one, wherever it stands."""
-        self._heap = [entry for entry in self._heap if entry[1] is not request]
+        self._heap = [entry for entry in self._heap if entry[2] is not request]
         heapify(self._heap)
-        self.head = self._heap[0][1] if self._heap else None
+        self.head = self._heap[0][2] if self._heap else None
