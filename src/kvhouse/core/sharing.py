@@ -125,7 +125,7 @@ class PrefixSharing:
 
     def end(self, request: Request) -> None:
         """Note that a request has ended, and what only it could have taken up again with it."""
-        if isinstance(request.keys, OwnKeys):
+        if self.tiers and isinstance(request.keys, OwnKeys):
             for index in range(request.known // self.layout.block_size):
                 key = request.keys.own(index)
                 self._ended += [Content(group, key) for group in range(len(self.layout.groups))]
