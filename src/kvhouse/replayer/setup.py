@@ -97,11 +97,11 @@ class Setup:
     def config(self) -> SchedulerConfig:
         """The scheduler's limits."""
         return SchedulerConfig(
-            self.model.length_limit(self.max_length),
-            self.token_budget,
-            self.max_running,
-            self.order,
-            self.prefill_first,
+            max_length=self.model.length_limit(self.max_length),
+            token_budget=self.token_budget,
+            max_running=self.max_running,
+            order=self.order,
+            prefill_first=self.prefill_first,
         )
 
     @property
@@ -128,21 +128,21 @@ class Setup:
             kv_memory = budget.pool_bytes()
         tiers, sums = self.tiering.on(self.device), self.sums
         return Scenario(
-            self.part,
-            self.layout,
-            self.policy,
-            kv_memory,
-            self.config,
-            self.watermark,
-            backlog if self.as_backlog else TimedArrivals,
-            self.kv_blocks,
-            self.prefix_cache,
-            self.fit,
-            tiers,
-            rule_of(tiers, self.roofline),
-            self.tp,
-            sums.bandwidth if sums.counted else None,
-            self.replica,
+            trace=self.part,
+            layout=self.layout,
+            policy=self.policy,
+            kv_memory=kv_memory,
+            config=self.config,
+            watermark=self.watermark,
+            arrivals=backlog if self.as_backlog else TimedArrivals,
+            kv_blocks=self.kv_blocks,
+            prefix_cache=self.prefix_cache,
+            fit=self.fit,
+            tiers=tiers,
+            pays=rule_of(tiers, self.roofline),
+            tp=self.tp,
+            sum_link=sums.bandwidth if sums.counted else None,
+            replica=self.replica,
         )
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 from kvhouse.errors import KvhouseError
 from kvhouse.planner import Budget, kv_budget
 from kvhouse.planner.remedies import Excluded
-from kvhouse.planner.remedies.candidate import Candidate
+from kvhouse.planner.remedies.candidate import IDENTICAL, Candidate
 from kvhouse.planner.remedies.candidates import (
     RANKS,
     larger_cards,
@@ -22,9 +22,6 @@ from kvhouse.replayer.remedies.flags import base_flags, extra_flags
 from kvhouse.replayer.setup import Setup
 from kvhouse.replayer.slo import SLO
 from kvhouse.units import bytes_text
-
-#: What the planner assumes where it knows no traffic.
-_NO_TRAFFIC = "identical requests of the asked length"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,15 +154,16 @@ def _row(base: Setup, candidate: Candidate, slo: SLO | None) -> FittingRow:
     if setup.device is not base.device:
         flags = f"--device {setup.device.name} {flags}".strip()
     return FittingRow(
-        candidate.name,
-        candidate.change,
-        flags,
-        left,
-        figures,
-        candidate.accuracy,
-        candidate.latency,
-        candidate.needs,
-        candidate.assumption.removeprefix(_NO_TRAFFIC).removeprefix("; "),
+        name=candidate.name,
+        change=candidate.change,
+        flags=flags,
+        kv_bytes=left,
+        figures=figures,
+        accuracy=candidate.accuracy,
+        latency=candidate.latency,
+        needs=candidate.needs,
+        # The traffic is known here, and is the trace's own.
+        assumption=candidate.assumption.removeprefix(IDENTICAL).removeprefix("; "),
     )
 
 

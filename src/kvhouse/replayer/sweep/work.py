@@ -24,6 +24,9 @@ from kvhouse.spec.model import ModelSpec
 #: kvhouse's own.
 VERSION = metadata.version("kvhouse")
 
+#: Facts with these beginnings may be there for some cells and not for others.
+OF_SOME = ("model ", "device ")
+
 #: What of a setup the grid decides, or is digested on its own.
 _VARIED = ("trace", "model", "device", "policy", "kv_format", "block_size")
 
@@ -90,22 +93,22 @@ class Sweep:
         facts = {
             name: fact
             for name, fact in self.facts.items()
-            if name in names or not name.startswith(("model ", "device "))
+            if name in names or not name.startswith(OF_SOME)
         }
         own = (cell.policy, cell.kv_format, cell.block_size, self._rate(cell.rate)[1])
         return _digest([facts, own])
 
     def _row(self, cell: Cell, status: Status, reason: str = "", **figures: Any) -> Row:  # noqa: ANN401
         return Row(
-            self.key(cell),
-            cell.model,
-            cell.device,
-            cell.policy,
-            cell.kv_format,
-            cell.block_size,
-            self._rate(cell.rate)[0],
-            status,
-            reason,
+            key=self.key(cell),
+            model=cell.model,
+            device=cell.device,
+            policy=cell.policy,
+            kv_format=cell.kv_format,
+            block_size=cell.block_size,
+            rate=self._rate(cell.rate)[0],
+            status=status,
+            reason=reason,
             **figures,
         )
 
