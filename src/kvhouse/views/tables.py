@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -40,6 +41,16 @@ def table(
 
 def _plain(text: str, style: str = "") -> Text:
     return Text(visible(text, but="\n"), style)
+
+
+def say_whole(console: Console, text: str = "", style: str = "") -> None:
+    """Print a text as it stands, as ``table`` does; only the terminal breaks its lines."""
+    console.print(_plain(text, style), soft_wrap=True)
+
+
+def say_wrapped(console: Console, text: str, style: str | None = None) -> None:
+    """The same, broken between words to the console's width, with its figures set off."""
+    console.print(visible(text, but="\n"), style=style, markup=False)
 
 
 def visible(text: str, *, but: str = "") -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from string import ascii_lowercase, ascii_uppercase
 
 from rich.console import Console
@@ -13,7 +14,7 @@ from kvhouse.replayer.moments.warehouse import Shelves, Warehouse, WarehouseOutc
 from kvhouse.units import bytes_text
 from kvhouse.views.palette import DARK, OWNERS
 from kvhouse.views.replay import LEDGER_NAMES
-from kvhouse.views.tables import table
+from kvhouse.views.tables import say_whole, table
 
 _NAMES = ascii_uppercase + ascii_lowercase
 _HELD, _FREE = "░", "·"
@@ -23,10 +24,7 @@ _GIB = 2**30
 def show_warehouse(console: Console, outcome: WarehouseOutcome) -> None:
     """Print what waits, the shelves of both policies, and where the bytes are."""
     setting, pair = outcome.setting, [*outcome.shelves.values()]
-
-    def say(text: str = "", style: str = "") -> None:
-        console.print(Text(text, style), soft_wrap=True)
-
+    say = partial(say_whole, console)
     say(_head(outcome), "bold")
     say(_waiting(setting))
     say()

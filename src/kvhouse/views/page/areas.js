@@ -20,7 +20,7 @@ function makeAreas(place, drive) {
   const [unit, unitName] = drive.pool_bytes < 2 ** 30 ? [2 ** 20, "MiB"] : [2 ** 30, "GiB"];
   const drawn = hoverTime(place, (seconds) => {
     const bin = Math.floor(seconds / drive.bin_seconds);
-    if (!(bin >= 0 && bin < bins)) return null; // nor where a pool was never driven
+    if (!(bin >= 0 && bin < bins)) return null;
     const of = (name) => `${texts[name]}: ${gib(drive.ledger[name][bin])}`;
     const lines = [...shown].reverse().map(({ name }) => [colour(name), of(name)]);
     return [say("at", duration(seconds)), ...lines, `${texts.pool}: ${gib(drive.pool_bytes)}`];
