@@ -21,6 +21,9 @@ Model = Annotated[
         "A wrong name is answered with the closest ones."
     ),
 ]
+ModelName = Annotated[
+    str, typer.Option("--model", help="Catalogue name, directory, config or GGUF file.")
+]
 Device = Annotated[
     str,
     typer.Option(
