@@ -6,7 +6,7 @@ from functools import partial
 
 from rich.console import Console
 
-from kvhouse.replayer.moments.oom import FRAGMENTATION, NO_SHARING, RESERVATION, OomOutcome
+from kvhouse.replayer.moments.oom_outcome import FRAGMENTATION, NO_SHARING, RESERVATION, OomOutcome
 from kvhouse.units import bytes_text
 from kvhouse.views.replay import LEDGER_NAMES
 from kvhouse.views.tables import say_whole, table
