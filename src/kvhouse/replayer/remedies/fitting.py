@@ -23,6 +23,9 @@ from kvhouse.replayer.setup import Setup
 from kvhouse.replayer.slo import SLO
 from kvhouse.units import bytes_text
 
+#: What the planner assumes where it knows no traffic.
+_NO_TRAFFIC = IDENTICAL
+
 
 @dataclass(frozen=True, slots=True)
 class FittingRow:
@@ -154,16 +157,15 @@ def _row(base: Setup, candidate: Candidate, slo: SLO | None) -> FittingRow:
     if setup.device is not base.device:
         flags = f"--device {setup.device.name} {flags}".strip()
     return FittingRow(
-        name=candidate.name,
-        change=candidate.change,
-        flags=flags,
-        kv_bytes=left,
-        figures=figures,
-        accuracy=candidate.accuracy,
-        latency=candidate.latency,
-        needs=candidate.needs,
-        # The traffic is known here, and is the trace's own.
-        assumption=candidate.assumption.removeprefix(IDENTICAL).removeprefix("; "),
+        candidate.name,
+        candidate.change,
+        flags,
+        left,
+        figures,
+        candidate.accuracy,
+        candidate.latency,
+        candidate.needs,
+        candidate.assumption.removeprefix(_NO_TRAFFIC).removeprefix("; "),
     )
 
 

@@ -9,7 +9,6 @@ from typing import Literal
 from kvhouse.core.policy import PAGED
 from kvhouse.errors import KvhouseError
 from kvhouse.replayer.find import blocks_needed
-from kvhouse.replayer.ratio import ratio
 from kvhouse.replayer.remedies.figures import Driven, Figures
 from kvhouse.replayer.setup import Setup
 from kvhouse.units import bytes_text
@@ -77,7 +76,7 @@ def limit_of(base: Driven, unbounded: Driven | None, flags: str) -> Limit:
     figures, (setup,), (result,) = base.figures, base.setups, base.results
     offered = _offered(setup)
     more = unbounded.figures if unbounded else None
-    served = ratio(figures.finished, figures.makespan_seconds)
+    served = figures.finished / figures.makespan_seconds if figures.makespan_seconds else 0.0
     name: LimitName = "device"
     if all_served(figures, offered, asked=result.goodput is not None):
         name = "arrivals"
