@@ -164,26 +164,3 @@ def test_without_matplotlib_only_images_are_refused(tmp_path):
     )
     assert run("--html", "a.html", cwd=tmp_path, PYTHONPATH=path).returncode == 0
     assert names(tmp_path) == ["a.html", "hidden"]
-
-
-@pytest.mark.parametrize(
-    ("option", "what"), [("--html", "page"), ("--events", "event log"), ("--plan-log", "plan log")]
-)
-def test_a_full_disk_is_said_of_the_file_that_has_no_room(tmp_path, option, what):
-    """A limit on the size of files stands for the disk; short logs are written at the very end."""
-    script = (
-        "import resource\n"
-        "from kvhouse.cli import main\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))\n"
-        "main()\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, *REPLAY, option, "a"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"kvhouse: {what} a: cannot be written: File too large\n"
-    assert names(tmp_path) == []

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -86,30 +86,22 @@ def whole_file(
     try:
         file = partial.open("wb")
     except OSError as error:
-        raise _unwritable(named, error) from None
-
-    def write(content: bytes) -> None:
-        try:
-            file.write(content)
-        except OSError as error:
-            raise _unwritable(named, error) from None
-
+        raise KvhouseError(f"{named}: cannot be written: {error.strerror}") from None
     try:
-        yield write
+        with file:
+
+            def write(content: bytes) -> None:
+                try:
+                    file.write(content)
+                except OSError as error:
+                    reason = f"{named}: cannot be written: {error.strerror}"
+                    raise KvhouseError(reason) from None
+
+            yield write
         cut_short = stop is not None and stop.cut_short
-        try:
-            file.close()  # which writes what is left
-            partial.replace(target.with_name(f"{target.name}.partial") if cut_short else target)
-        except OSError as error:
-            raise _unwritable(named, error) from None
+        partial.replace(target.with_name(f"{target.name}.partial") if cut_short else target)
     finally:
-        with suppress(OSError):  # of a block that did not end well
-            file.close()
         partial.unlink(missing_ok=True)
-
-
-def _unwritable(named: str, error: OSError) -> KvhouseError:
-    return KvhouseError(f"{named}: cannot be written: {error.strerror}")
 
 
 @contextmanager
