@@ -9,11 +9,9 @@ from rich.text import Text
 
 from kvhouse.devices import Device
 from kvhouse.devices.device import DTYPES
-from kvhouse.units import bytes_text
+from kvhouse.units import GIB, MIB, bytes_text
 from kvhouse.views.tables import say_whole, table, visible
 
-MIB = 2**20
-GIB = 2**30
 UNKNOWN = "-"
 
 _COLUMNS = ("device", "GiB", "GB/s", "16 bit", "float8", "float4", "host\nGB/s", "peer\nGB/s")
