@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Literal
 
 from rich import box
@@ -41,6 +41,13 @@ def table(
 
 def _plain(text: str, style: str = "") -> Text:
     return Text(visible(text, but="\n"), style)
+
+
+def side_by_side(
+    name: str, old: float, new: float, text: Callable[[float], str]
+) -> tuple[str, str, str, str]:
+    """A row with a figure of two drives and their ratio, which nothing has of 0."""
+    return name, text(old), text(new), f"{new / old:.2f}x" if old else "-"
 
 
 def say_whole(console: Console, text: str = "", style: str = "") -> None:
