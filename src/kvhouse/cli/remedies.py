@@ -162,7 +162,8 @@ def _counts(text: str) -> tuple[int, ...]:
     Raises:
         KvhouseError: One of them is no number.
     """
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    if not all(word.isdecimal() and len(word) < 10 for word in words):
+    numbers = [options.whole(word) for word in options.names(text)]
+    counts = tuple(number for number in numbers if number is not None)
+    if len(counts) < len(numbers):
         raise KvhouseError(f"devices {text[:40]!r}: write numbers such as 2 or 2,4")
-    return tuple(map(int, words))
+    return counts

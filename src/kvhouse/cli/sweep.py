@@ -183,6 +183,7 @@ def _leave(result: SweepResult) -> None:
 
 
 def _block_size(text: str) -> int:
-    if not re.fullmatch(r"\d{1,9}", text, re.ASCII):
+    size = options.whole(text)
+    if size is None:
         raise KvhouseError(f"block size {show(text)}: give a whole number of tokens")
-    return int(text)
+    return size
