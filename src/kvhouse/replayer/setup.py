@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from kvhouse.core.policy import DEFAULT_TOKEN_BUDGET, DEFAULT_WATERMARK, FIRST_FIT, PAGED
@@ -157,6 +157,24 @@ class Setup:
         if given is None:
             return 0
         return kv_budget(self.rank, self.device, self.weight_dtype, 1.0, given).missing
+
+    def bare(self) -> Setup:
+        """The same without a prefix cache and tiers, which go with ``paged`` alone."""
+        return replace(self, prefix_cache=False, tiering=Tiering())
+
+    def require_paged(self, policies: Sequence[str], which: str) -> None:
+        """Refuse a prefix cache or a tier where no policy can have one.
+
+        Args:
+            policies: Those that are driven.
+            which: What they are, to follow "not" in the message.
+
+        Raises:
+            KvhouseError: There is one, and ``paged`` is not among them.
+        """
+        for there, what in ((self.prefix_cache, "a prefix cache"), (self.tiering, "a tier")):
+            if there and PAGED not in policies:
+                raise KvhouseError(f"{what} goes with {PAGED}, which is not {which}")
 
     def recorder(self) -> Recorder:
         """What gathers a picture of one drive."""

@@ -17,7 +17,6 @@ from kvhouse.replayer.setup import Setup
 from kvhouse.replayer.slo import SLO
 from kvhouse.replayer.sweep.grid import Cell, Grid, Rate
 from kvhouse.replayer.sweep.row import Row, Status, figures_of
-from kvhouse.replayer.tiering import Tiering
 from kvhouse.replayer.trace_table import TraceTable
 from kvhouse.spec.model import ModelSpec
 
@@ -56,17 +55,13 @@ class Sweep:
 
     def setup(self, cell: Cell) -> Setup:
         """The replay of a cell; a prefix cache and tiers go with ``paged`` alone."""
-        bare: dict[str, Any] = {}
-        if cell.policy != PAGED:
-            bare = {"prefix_cache": False, "tiering": Tiering()}
         setup = replace(
-            self.base,
+            self.base if cell.policy == PAGED else self.base.bare(),
             model=self.models[cell.model],
             device=self.devices[cell.device],
             policy=cell.policy,
             kv_format=cell.kv_format,
             block_size=cell.block_size,
-            **bare,
         )
         factor = self._rate(cell.rate)[1]
         return setup if factor == 1 else at_rate(setup, factor)
@@ -136,9 +131,7 @@ def sweep_of(
     Raises:
         KvhouseError: The rates cannot be had, or an option goes with none of the policies.
     """
-    for there, what in ((base.prefix_cache, "a prefix cache"), (base.tiering, "a tier")):
-        if there and PAGED not in grid.policies:
-            raise KvhouseError(f"{what} goes with {PAGED}, which is not among the policies")
+    base.require_paged(grid.policies, "among the policies")
     requests = base.trace.requests
     table = requests if isinstance(requests, TraceTable) else TraceTable(requests)
     base = replace(base, trace=replace(base.trace, requests=table))
