@@ -14,8 +14,8 @@ from kvhouse.doctor.facts import Fact, Facts
 from kvhouse.doctor.log import Log
 from kvhouse.doctor.planned import Planned
 from kvhouse.spec.model import ModelSpec
+from kvhouse.units import GIB
 
-GIB = 2**30
 Severity = Literal["error", "warning", "note"]
 #: Risks of a remedy: none, little, some, and other hardware or another run of the service.
 NONE, LITTLE, SOME, MUCH = range(4)
