@@ -9,13 +9,6 @@ from kvhouse.core.request import Request
 #: A row without its tables: first position, tokens, and whether it samples.
 PlainRow = tuple[int, int, bool]
 
-#: Attributes of a ``Stretch`` that are numbers and say the same of all its steps, or of the first.
-STATED = (
-    *("index", "decoding", "later", "before", "written", "tokens", "idle"),
-    *("chunk", "chunk_first", "running", "waiting", "free", "room", "free_slots"),
-    *("external", "shared", "saved", "in_shared"),
-)
-
 
 @dataclass(slots=True)
 class Stretch:
@@ -82,26 +75,3 @@ class Stretch:
     shared: int = 0
     saved: int = 0
     in_shared: int = 0
-
-    def stated(self) -> tuple[int, ...]:
-        """The numbers that ``STATED`` names."""
-        return (
-            self.index,
-            self.decoding,
-            self.later,
-            self.before,
-            self.written,
-            self.tokens,
-            self.idle,
-            self.chunk,
-            self.chunk_first,
-            self.running,
-            self.waiting,
-            self.free,
-            self.room,
-            self.free_slots,
-            self.external,
-            self.shared,
-            self.saved,
-            self.in_shared,
-        )

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kvhouse.core.stretch import STATED, Stretch
+from kvhouse.core.stretch import Stretch
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -19,8 +19,13 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 ROW_SUMS = ("rows", "samples", "firsts", "products", "pairs")
 #: The prompt that goes on in the later steps.
 CHUNK = ("chunk", "chunk_first")
-_COLUMNS = ("position", "steps", *STATED, *ROW_SUMS)
-_NO_ROWS = (0, 0, 0, 0, 0)
+#: What is noted of every stretch, in this order: its place, its length, and as ``Stretch`` says.
+_OF_ALL = (
+    *("position", "steps", "index", "decoding", "later", "before", "written", "tokens"),
+    *("running", "waiting", "free", "room"),
+)
+_OF_ROWS = ("idle", *CHUNK, *ROW_SUMS)
+_OF_SHARING = ("external", "free_slots", "shared", "saved", "in_shared")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,8 @@ class Stretches:
 
     def __init__(self) -> None:
         # Lists: they keep numbers as they are, and become arrays all at once.
-        self._noted: list[int] = []
+        self._of_all, self._of_rows = _Columns(_OF_ALL), _Columns(_OF_ROWS)
+        self._of_sharing = _Columns(_OF_SHARING)
         self._starts: list[float] = []
         self._seconds: list[float] = []
         self._cached: list[int] = []
@@ -74,21 +80,25 @@ class Stretches:
             start: The clock before it.
             seconds: How long each step took.
         """
+        place = len(self._starts)
         self._starts.append(start)
         self._begun.append(0)
         self._begun += stretch.begun
         for later, tokens in stretch.excess:
             self._excess.append((len(self._seconds) + later + 1, tokens))
         self._cached += stretch.cached
-        self._noted += (position, len(seconds))
-        self._noted += stretch.stated()
-        self._noted += _sums(stretch) if stretch.rows else _NO_ROWS
         self._seconds += seconds
+        self._of_all.add(place, _of_all(stretch, position, len(seconds)))
+        if stretch.rows or stretch.idle:
+            self._of_rows.add(place, _of_rows(stretch))
+        if stretch.shared or stretch.external or stretch.free_slots:
+            self._of_sharing.add(place, _of_sharing(stretch))
 
     def steps(self) -> Steps:
         """All of them as columns."""
-        whole = _ints(self._noted).reshape(-1, len(_COLUMNS))
-        table = dict(zip(_COLUMNS, whole.T, strict=True))
+        table: dict[str, Ints] = {}
+        for columns in (self._of_all, self._of_rows, self._of_sharing):
+            table.update(columns.table(len(self._starts)))
         first: Ints = np.repeat(np.cumsum(table["steps"]) - table["steps"], table["steps"])
         excess: Ints = np.zeros(len(first), dtype=np.int64)
         if self._excess:
@@ -109,14 +119,57 @@ class Stretches:
         )
 
 
-def _sums(stretch: Stretch) -> tuple[int, int, int, int, int]:
+class _Columns:
+    """Numbers of stretches, by name; those of stretches of which none are noted are zeros."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = names
+        self._places: list[int] = []
+        self._numbers: list[int] = []
+
+    def add(self, place: int, numbers: tuple[int, ...]) -> None:
+        """Note a stretch's numbers, in the order of the names."""
+        self._places.append(place)
+        self._numbers += numbers
+
+    def table(self, stretches: int) -> dict[str, Ints]:
+        """An array for each name, with a number for each of so many stretches."""
+        whole: Ints = np.zeros((len(self._names), stretches), dtype=np.int64)
+        whole[:, self._places] = _ints(self._numbers).reshape(-1, len(self._names)).T
+        return dict(zip(self._names, whole, strict=True))
+
+
+def _of_all(stretch: Stretch, position: int, steps: int) -> tuple[int, ...]:
+    return (
+        position,
+        steps,
+        stretch.index,
+        stretch.decoding,
+        stretch.later,
+        stretch.before,
+        stretch.written,
+        stretch.tokens,
+        stretch.running,
+        stretch.waiting,
+        stretch.free,
+        stretch.room,
+    )
+
+
+def _of_rows(stretch: Stretch) -> tuple[int, ...]:
     samples = firsts = products = pairs = 0
     for first, count, sampled in stretch.rows:
         samples += sampled
         firsts += first
         products += first * count
         pairs += (count * count + count) // 2
-    return len(stretch.rows), samples, firsts, products, pairs
+    sums = len(stretch.rows), samples, firsts, products, pairs
+    return stretch.idle, stretch.chunk, stretch.chunk_first, *sums
+
+
+def _of_sharing(stretch: Stretch) -> tuple[int, ...]:
+    shared = stretch.shared, stretch.saved, stretch.in_shared
+    return stretch.external, stretch.free_slots, *shared
 
 
 def _ints(numbers: Sequence[int]) -> Ints:
