@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from kvhouse import devices
 from kvhouse.calibration.fit import fit
 from kvhouse.calibration.profile import Profile, read_profile
-from kvhouse.calibration.stamp import fingerprint, processor, versions
+from kvhouse.calibration.stamp import fingerprint
+from kvhouse.devices.stamp import processor, versions
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
 from kvhouse.spec.cache import profile_cache

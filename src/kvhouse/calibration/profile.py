@@ -12,9 +12,10 @@ from pydantic import Field, ValidationError
 
 from kvhouse.calibration.fit import Residuals
 from kvhouse.calibration.profile_parts import Count, Fit, Machine, Rates, Share, Strict, Text, Ways
-from kvhouse.calibration.stamp import fingerprint, processor, versions
+from kvhouse.calibration.stamp import fingerprint
 from kvhouse.costs.fitted import FittedSteps, StepRates
 from kvhouse.devices import Device
+from kvhouse.devices.stamp import processor, versions
 from kvhouse.errors import KvhouseError
 from kvhouse.formats import is_rotated
 from kvhouse.layout import KVLayout
@@ -117,7 +118,7 @@ class Profile(Strict):
                 threads=threads,
                 memory_bytes=device.memory_bytes,
                 bandwidth=device.bandwidth,
-                flops=max(device.flops.values()),
+                flops=device.flops_for(dtype)[0],
             )
         )
         return cls(
