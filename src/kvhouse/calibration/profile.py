@@ -53,6 +53,8 @@ class Profile(Strict):
         rates: Seconds of each part of a step.
         disturbance: By how much steps took longer on average than typically, as a share; the
             rates hold it.
+        others_share: Share of the cores that other work took while steps were timed, which the
+            rates hold too. None of a server seen from outside, and of what an older kvhouse wrote.
         residuals: How well they fit.
         partial: Whether it was ended early, so that less was measured.
     """
@@ -72,6 +74,7 @@ class Profile(Strict):
     versions: dict[str, str]
     rates: Rates
     disturbance: Share
+    others_share: Annotated[float, Field(ge=0, le=1)] | None = None
     residuals: Fit
     partial: bool = False
 
@@ -88,6 +91,7 @@ class Profile(Strict):
         *,
         disturbance: float,
         partial: bool,
+        others_share: float | None = None,
         origin: str | None = None,
         kv_rotation: bool | None = None,
         fast_path: bool | None = None,
@@ -105,6 +109,7 @@ class Profile(Strict):
             residuals: How well they fit.
             disturbance: What of them stands for what else the machine does.
             partial: Whether the calibration was ended early.
+            others_share: What share of the cores others took meanwhile, where that is known.
             origin: What it was fitted to, if that was seen from outside.
             kv_rotation: Whether keys and values were rotated, where that is known.
             fast_path: Whether kvhouse's own code might compute the model, likewise.
@@ -136,6 +141,7 @@ class Profile(Strict):
             versions=versions(),
             rates=Rates(**asdict(rates)),
             disturbance=disturbance,
+            others_share=others_share,
             residuals=Fit(**asdict(residuals)),
             partial=partial,
         )

@@ -19,7 +19,8 @@ def devices_command(
         str | None,
         typer.Argument(
             help="Show one device and where each of its figures comes from: a name of the list, "
-            "a device file.json, or local, which measures this machine anew. By default all are listed."
+            "a device file.json, or local, which measures this machine anew. By default all are "
+            "listed."
         ),
     ] = None,
     vendor: Annotated[

@@ -94,7 +94,7 @@ def _said(device: Device, taken: float, cores: int) -> Device:
         f"other work took {taken:.0%} of the cores meanwhile: rates may be too low, and floors "
         "that follow from them too high"
     )
-    print(f"kvhouse: {disturbed}", file=sys.stderr)
+    print(f"kvhouse: warning: {disturbed}", file=sys.stderr)
     return replace(device, source=f"{source}; {disturbed}")
 
 
