@@ -19,6 +19,7 @@ from kvhouse.cli.chat import chat_command
 from kvhouse.cli.demo import demo_app
 from kvhouse.cli.devices import devices_command
 from kvhouse.cli.doctor import doctor_command
+from kvhouse.cli.help import MOST_WIDTH, Commands
 from kvhouse.cli.models import models_command
 from kvhouse.cli.plan import plan_command
 from kvhouse.cli.progress import INTERRUPTED
@@ -52,6 +53,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    cls=Commands,
+    context_settings={"max_content_width": MOST_WIDTH},
 )
 
 
