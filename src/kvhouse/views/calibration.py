@@ -78,6 +78,11 @@ def show_profile(console: Console, profile: Profile) -> None:
             "The rates hold what else the machine did: steps took "
             f"{profile.disturbance:.1%} longer on average than typically."
         )
+        if profile.others_share is not None:
+            console.print(
+                f"Other work took {profile.others_share:.1%} of the cores meanwhile (measured); "
+                "what of it goes on all the time is in the typical times."
+            )
 
 
 def _rate(seconds: float, unit: float, name: str) -> str:
