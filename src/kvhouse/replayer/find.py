@@ -135,7 +135,7 @@ def find_min_memory(
     if long and goal.slo is None:
         raise KvhouseError(
             f"{long:,} requests exceed the maximum length of {limit:,} tokens and would be "
-            "rejected however much memory there is: cut them, or raise the maximum length"
+            "rejected however much memory there is: cut them, or raise max_length"
         )
     largest, enough = blocks_needed(setup)
     search = Search(lambda blocks: replace(setup, kv_blocks=int(blocks)), goal, on_ended, stop)
