@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 
-class Refusal(NamedTuple):
+@dataclass(slots=True)
+class Refusal:
     """Why the request at the head of the queue got no memory.
 
     Attributes:
