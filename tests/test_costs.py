@@ -215,7 +215,35 @@ def test_a_line_costs_what_prompts_cost_that_go_on(name, contexts, chunks, most)
     assert line.spend(0.0, math.inf, most)[0] == expected
 
 
-@pytest.mark.parametrize("name", ["gemma-3-27b", "deepseek-v3.2", "deepseek-v4-flash"])
+@given(
+    st.lists(st.integers(1, 3000), min_size=1, max_size=9),
+    st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 2000), st.booleans()), max_size=3),
+)
+@pytest.mark.parametrize("name", ["gemma-3-27b", "gpt-oss-20b"])
+def test_a_line_costs_what_windows_cost(name, contexts, others):
+    """As long as no request fills a window, which ends a stretch."""
+    model = spec.load(name)
+    roofline = Roofline(model, KVLayout.of(model), devices.get("h100-80g"))
+    (window,) = {part.reach.tokens for layer in model.layers for part in layer.parts} - {0}
+    read = [min(context, window - 1) for context in contexts]
+    growing = [context for context in contexts if context < window - 1]
+    seen = [(sum(read), len(growing))]
+    steps = min((window - context for context in growing), default=40)
+
+    def seconds(rows):
+        made = tuple(Row(i, *row, ()) for i, row in enumerate(rows))
+        return roofline.step(StepPlan(0, made, (), (), ())).seconds
+
+    first = [(context, 1, True) for context in contexts] + others
+    line = roofline.line(len(contexts), sum(contexts), others, seen=seen)
+    assert line.spend(0.0, 0.0, 1)[0] == [seconds(first)]
+    line = roofline.line(len(contexts), sum(contexts), seen=seen)
+    assert line.spend(0.0, math.inf, steps)[0] == [
+        seconds([(context + step, 1, True) for context in contexts]) for step in range(steps)
+    ]
+
+
+@pytest.mark.parametrize("name", ["llama-4-scout", "deepseek-v3.2", "deepseek-v4-flash"])
 def test_steps_that_do_not_grow_evenly_are_no_line(name):
     model = spec.load(name)
     assert not Roofline(model, KVLayout.of(model), devices.get("a100-80g")).linear

@@ -77,7 +77,6 @@ def test_a_step_is_the_sum_of_its_parts(rates, parts):
 @given(rates, rows)
 def test_what_a_window_hides_is_not_read(rates, parts):
     times = fitted(SLIDING, rates)
-    assert not times.linear
     assert times.of(parts).seconds == pytest.approx(naive(rates, parts, WINDOW), abs=1e-11)
 
 

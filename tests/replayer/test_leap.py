@@ -37,14 +37,24 @@ from kvhouse.spec.tensors import Tensor
 
 FULL = FullAttention(2, 1, 4, 4)
 WIDE = FullAttention(4, 2, 8, 8)
+
+
+def sliding(window):
+    return SlidingAttention(2, 1, 4, 4, window=window)
+
+
 LAYERS = {
     "full": (FULL, FULL),
     "two groups": (FULL, WIDE, WIDE),
     "state": (FULL, State((Tensor(8),))),
     "states only": (State((Tensor(8),)),),
-    "window": (FULL, SlidingAttention(2, 1, 4, 4, window=5)),
+    "window": (FULL, sliding(5)),
+    "windows": (sliding(3), FULL, sliding(8), sliding(8)),
+    "windows only": (sliding(4),),
+    "window of one": (FULL, sliding(1)),
     "chunk": (FULL, ChunkedAttention(2, 1, 4, 4, chunk=6)),
 }
+WINDOWS = ("window", "windows", "windows only", "window of one")
 SLOW, FAST = 2.0**20, 2.0**22
 
 
@@ -86,7 +96,7 @@ def play(setup, requests, *, step, coins=(), recorder=None):
         share=shareable and setup["share"],
         tiers=tiers,
         # The buddy system does not know beforehand which odd numbers of blocks can never fit.
-        fit="first" if setup["kind"] in ("window", "chunk") else setup["fit"],
+        fit="first" if setup["kind"] in (*WINDOWS, "chunk") else setup["fit"],
     )
     device = Device("toy", "toy", 2**20, SLOW, {"float32": setup["flops"]}, "datasheet", "test")
     roofline = Roofline(spec, layout, device)
@@ -359,13 +369,21 @@ def test_the_property_meets_refusals_beside_a_prefix_cache(watermark, reason):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"kind": "window"}, {"share": True, "tier": "back"}, {"blocks": 11, "watermark": 0.0}],
+    [{"kind": "chunk"}, {"share": True, "tier": "through"}, {"blocks": 11, "watermark": 0.0}],
 )
 def test_what_cannot_leap_steps(changes):
     _, plans = play(BUSY | changes, requests_of(ROWS), step=True)
     _, alone = play(BUSY | changes, requests_of(ROWS), step=False)
     assert alone
     assert len(alone) == len(plans) or "blocks" in changes
+
+
+@pytest.mark.parametrize("kind", WINDOWS)
+def test_nothing_is_stepped_where_windows_pass(kind):
+    stepped, _ = play(BUSY | {"kind": kind}, requests_of(ROWS), step=True)
+    leapt, alone = play(BUSY | {"kind": kind}, requests_of(ROWS), step=False)
+    assert leapt == stepped
+    assert not alone
 
 
 class Hasty(ModelledExecutor):
@@ -375,8 +393,8 @@ class Hasty(ModelledExecutor):
         super().__init__(roofline)
         self.line = self._hasty
 
-    def _hasty(self, *asked, going_on=False):
-        line = self.roofline.line(*asked, going_on=going_on)
+    def _hasty(self, *asked, **kinds):
+        line = self.roofline.line(*asked, **kinds)
         line.more_bytes //= 2
         return line
 

@@ -48,6 +48,11 @@ class CachedPool(Pool):
         self._index: list[dict[Hashable, int]] = [{} for _ in range(groups)]
 
     @property
+    def empty_blocks(self) -> int:
+        """Blocks that nobody holds and that hold nothing that could be found."""
+        return len(self._empty)
+
+    @property
     def cached_blocks(self) -> int:
         """Blocks that nobody holds and whose content can still be found."""
         return len(self._cached)

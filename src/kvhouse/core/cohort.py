@@ -7,6 +7,7 @@ from heapq import heappop, heappush
 
 from kvhouse.core.queue import PLACE
 from kvhouse.core.request import Request
+from kvhouse.core.seen import Seen
 
 
 class Member:
@@ -57,9 +58,21 @@ class Cohort:
         members: By the request's id.
     """
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, windows: tuple[int, ...] = ()) -> None:
+        """Begin without members.
+
+        Args:
+            block_size: Tokens to a block.
+            windows: The lengths of windows that layers keep, in tokens.
+        """
         self.tick = self.size = self.computed = self.keyed = 0
         self.members: dict[int, Member] = {}
+        #: What layers with these windows need of the members' tokens.
+        self.seen = [Seen(window) for window in windows]
+        #: Members whose first tick has yet to come, where there are windows.
+        self._fresh: list[Member] = []
+        #: How many ticks ago members began a block that can begin or pass out of a window now.
+        self._turns = sorted({0, *(seen.most % block_size for seen in self.seen)})
         self._block_size = block_size
         #: For each rest, who begins a block at the ticks that leave it, in order.
         self._beginning = [_NOBODY] * block_size
@@ -80,6 +93,10 @@ class Cohort:
         self.computed += request.computed
         if tables:
             self._let_begin(member)
+        if self.seen:
+            self._fresh.append(member)
+            for seen in self.seen:
+                seen.add(request.id, request.computed, self.tick)
         if member.end in self._ending:
             self._ending[member.end].append(member)
         else:
@@ -105,6 +122,15 @@ class Cohort:
     def beginning(self, tick: int) -> list[Member]:
         """Who computes the first token of a block in a tick, in order; not to be changed."""
         return self._beginning[tick % self._block_size]
+
+    def due(self, tick: int) -> list[Member]:
+        """Who may take or let go of blocks in a tick, in no order; asked once for each tick."""
+        ring, size = self._beginning, self._block_size
+        found = [member for turn in self._turns for member in ring[(tick - turn) % size]]
+        if self._fresh:
+            found += [m for m in self._fresh if (tick - m.phase) % size not in self._turns]
+            self._fresh = []
+        return found
 
     def beginning_in(self, ticks: range) -> tuple[list[list[Member]], list[int]]:
         """The same for each of many ticks, and how many they are in each."""
@@ -145,6 +171,8 @@ class Cohort:
         """
         self.tick += ticks
         self.computed += ticks * self.size
+        for seen in self.seen:
+            seen.advance(ticks, self.tick)
         if not self._ends or self._ends[0] >= self.tick:
             return []
         ended = self._ending.pop(heappop(self._ends))
@@ -153,6 +181,8 @@ class Cohort:
             request = member.request
             del self.members[request.id]
             self.computed -= request.computed
+            for seen in self.seen:
+                seen.remove(request.id, request.computed)
             self.keyed -= member.keyed
             if member.tables:
                 self._beginning[member.phase].remove(member)

@@ -11,6 +11,7 @@ from kvhouse.core.memory import KVMemory
 from kvhouse.core.policy import PAGED
 from kvhouse.core.request import Request
 from kvhouse.core.stretch import Stretch
+from kvhouse.core.windows import Windows
 
 
 class Growth:
@@ -29,6 +30,15 @@ class Growth:
         self._memory, self._pool, self._sharing = memory, memory.pool, memory.sharing
         self._size = memory.layout.block_size
         self.each = len(memory.layout.groups) if memory.policy == PAGED else 0
+        #: What takes and lets go of blocks instead, where layers keep windows.
+        self.windows = Windows(memory, cohort) if memory.layout.windows else None
+
+    @property
+    def spare(self) -> int:
+        """Blocks that can be taken without anything being stored in a tier for it."""
+        if self._sharing and self._sharing.tiers:
+            return self._sharing.pool.empty_blocks
+        return self._pool.free_blocks
 
     def join(self, request: Request) -> None:
         """Let a request into the cohort that decodes from now on."""
@@ -44,6 +54,15 @@ class Growth:
         self._hand_out(beginning)
         tick = self.cohort.tick
         self._count(len(beginning), self.cohort.excess_in(tick, tick + 1))
+
+    def take_turns(self, prompts: list[Request]) -> None:
+        """Let members and prompts take and let go of blocks of windows for the planned step."""
+        assert self.windows is not None, "only windows need turns"
+        tick = self.cohort.tick
+        self.room -= sum(map(self.room_of, prompts))
+        self.windows.take_turns(tick, prompts)
+        self.room += sum(map(self.room_of, prompts))
+        self._count(len(self.cohort.beginning(tick)), self.cohort.excess_in(tick, tick + 1))
 
     def take(self, ticks: range, stretch: Stretch, going_on: Request | None = None) -> None:
         """Give out the blocks of the steps after the planned one.
@@ -61,12 +80,16 @@ class Growth:
             stretch.begun = [0] * len(ticks)
             return
         beginning, stretch.begun = self.cohort.beginning_in(ticks)
+        if self.windows:
+            for tick in ticks:
+                self.windows.take_turns(tick, [])
+                stretch.unheld.append(self._pool.free_blocks)
         if self._sharing:
             self._take_one_by_one(ticks, beginning, stretch, self._sharing.pool, going_on)
         stretch.excess = self.cohort.excess_in(ticks.start, ticks.stop)
         members = list(chain.from_iterable(beginning))
         if members:
-            if not self._sharing:
+            if not self._sharing and not self.windows:
                 self._hand_out(members)
             self._count(len(members), stretch.excess)
 
@@ -137,14 +160,17 @@ class Growth:
         tables = self._memory.holding(request.id).tables
         if not tables:
             return 0
-        return min(len(tables[0].ids) * self._size, request.most_slots)
+        return min(tables[0].end * self._size, request.most_slots)
 
     def at_its_edge(self, request: Request, computed: int) -> bool:
         """Whether a request holds the blocks of so many computed tokens and no further one."""
         if not self.each:
             return True
-        held = len(self._memory.holding(request.id).tables[0].ids)
-        return held == -(-computed // self._size)
+        edge = -(-computed // self._size)
+        tables = self._memory.holding(request.id).tables
+        if self.windows:
+            return all(table.end == edge for table in tables)
+        return len(tables[0].ids) == edge
 
 
 def _place(entry: tuple[tuple[int, int], Request, int, int]) -> tuple[int, int]:

@@ -19,9 +19,11 @@ from kvhouse.core.cohort import Cohort
 from kvhouse.core.growth import Growth
 from kvhouse.core.memory import KVMemory
 from kvhouse.core.outlook import Outlook
+from kvhouse.core.policy import PAGED
 from kvhouse.core.queue import PLACE, place_of, put_in_order
 from kvhouse.core.request import Request, RequestState
 from kvhouse.core.stretch import Stretch
+from kvhouse.core.tiers import Tiers
 
 if TYPE_CHECKING:
     from kvhouse.core.scheduler import Scheduler
@@ -44,7 +46,8 @@ class Leaper:
         self._size = self.memory.layout.block_size
         #: Bytes of a block that each group's layers fill.
         self._layer_bytes = [group.layer_bytes for group in self.memory.layout.groups]
-        self._cohort = Cohort(self._size)
+        self._windows = self.memory.layout.windows
+        self._cohort = Cohort(self._size, self._windows)
         self._growth = Growth(self.memory, self._cohort)
         self._outlook = Outlook(scheduler, self._cohort, self._growth)
         #: Running requests that do not decode, in order.
@@ -53,11 +56,14 @@ class Leaper:
         self.inside = False
 
     @staticmethod
-    def suits(memory: KVMemory) -> bool:
-        """Whether all that requests hold in ``memory`` only grows until they end."""
-        layout = memory.layout
-        return memory.tiers is None and all(
-            group.reach.kind == "all"
+    def suits(scheduler: Scheduler) -> bool:
+        """Whether it can tell what requests hold: all grows evenly, or leaves a window evenly."""
+        memory, layout = scheduler.memory, scheduler.memory.layout
+        if memory.tiers and memory.tiers.write_through:  # every block that is full is stored
+            return False
+        alone = memory.policy == PAGED and not (memory.sharing or scheduler.config.prefill_first)
+        return all(
+            (group.reach.kind == "all" or (group.reach.kind == "window" and alone))
             and group.stride == 1
             and group.block_size == layout.block_size
             for group in layout.groups
@@ -71,7 +77,7 @@ class Leaper:
         """
         if self.scheduler.under_way:
             raise RuntimeError("a step is under way: apply it first")
-        cohort, prompts = Cohort(self._size), []
+        cohort, prompts = Cohort(self._size, self._windows), []
         growth = Growth(self.memory, cohort)
         for request in self.scheduler.running:
             growth.room += growth.room_of(request)
@@ -94,7 +100,10 @@ class Leaper:
 
     def written(self, request: Request) -> int:
         """Tokens that a request has in the pool after the first step of a planned stretch."""
-        moving = request.id in self._cohort.members and self.stretch.decoding > 0
+        member = self._cohort.members.get(request.id)
+        moving = member is not None and self.stretch.decoding > 0
+        if member and self._windows:  # whoever looks at blocks asks how far they are needed
+            member.sync(self._cohort.tick)
         return self._cohort.computed_by(request) + request.in_flight + moving
 
     def leave(self) -> None:
@@ -111,17 +120,25 @@ class Leaper:
         """
         scheduler, cohort, stretch = self.scheduler, self._cohort, self.stretch
         budget, size, waits = self.config.token_budget, cohort.size, self.config.prefill_first
-        beginning = cohort.beginning(cohort.tick)
+        beginning, windows = cohort.beginning(cohort.tick), self._growth.windows
         if waits and size > budget:
             return None
-        if beginning and len(beginning) * self._growth.each > self._pool.free_blocks:
+        needed = len(beginning) * self._growth.each
+        if beginning and needed > self._growth.spare:
+            return None
+        if self.memory.tiers and not self._leaves_alone(self.memory.tiers, needed):
             return None
         left = self._deal(budget, alone=waits) if self._prompts else budget - size * (not waits)
+        if windows and left >= 0 and self._prompts:
+            needed += windows.most_needed(self._prompts)
+            left = left if needed <= self._pool.free_blocks else -1
         if left < 0:
             self._undo()
             return None
         scheduler.refusal = None
-        if beginning and not waits:
+        if windows:
+            self._growth.take_turns(self._prompts)
+        elif beginning and not waits:
             self._growth.begin(beginning)
         stretch.admitted = self._admit(left) if scheduler.waiting.head else _NOBODY
         moving = not (waits and any(request.in_flight for request in self._prompts))
@@ -172,6 +189,19 @@ class Leaper:
             self.sync()
             check(self.scheduler)
         return finished
+
+    def _leaves_alone(self, tiers: Tiers, needed: int) -> bool:
+        """Whether a step neither loads nor stores, that takes so many blocks for decoding."""
+        waiting, full = self.scheduler.waiting, self.config.max_running
+        if waiting.head is None or len(self.scheduler.running) == full:
+            return True
+        if not tiers.empty:
+            return False
+        for request in waiting.in_any_order():
+            needed += self.memory.blocks_to_admit(request)
+            if needed > self._growth.spare:
+                return False
+        return True
 
     def _deal(self, budget: int, *, alone: bool) -> int:
         """Give prompts their tokens among the decoding requests, and return the budget left.
@@ -230,6 +260,9 @@ class Leaper:
                 stretch.idle += first
         stretch.free, stretch.room = self._pool.free_blocks, self._growth.room
         stretch.begun, stretch.excess = [], []
+        if self._growth.windows:
+            stretch.unheld = [stretch.free]
+            self._growth.windows.describe(stretch, self._prompts)
         if self._sharing:
             self._describe_shared(self._sharing.pool)
         elif not self._growth.each and scheduler.waiting.head:
@@ -266,6 +299,8 @@ class Leaper:
             del running[place_of(request, running)]
             request.state = RequestState.FINISHED
             self.memory.end(request)
+        if self._sharing:
+            self._sharing.forget_ended()
 
 
 _NOBODY: list[Request] = []

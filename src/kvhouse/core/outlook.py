@@ -32,7 +32,7 @@ class Outlook:
             prompts: Running requests that do not decode, in order.
         """
         cohort, rows = self._cohort, stretch.prompts
-        if self._config.prefill_first:
+        if self._config.prefill_first or self._growth.windows:
             return
         last = rows[-1]
         left = last.known - last.computed - last.in_flight
@@ -51,7 +51,7 @@ class Outlook:
             steps = min(steps, 1 + (left - 1) // chunk)
         elif chunk < 0 or idle or not self._nobody_follows():
             return
-        if later * self._growth.each * -(-steps // self._size) <= self._pool.free_blocks:
+        if later * self._growth.each * -(-steps // self._size) <= self._growth.spare:
             stretch.later, stretch.most = later, steps
             if left:
                 stretch.chunk, stretch.chunk_first = chunk, last.known - left
@@ -60,13 +60,17 @@ class Outlook:
         """Steps up to the next event, the planned one included, where all rows decode."""
         cohort = self._cohort
         steps = cohort.until_end
+        for seen in cohort.seen:
+            steps = min(steps, seen.until_full(cohort.tick))
         if not self._growth.each or steps == 1:
             return steps
         floor = self._floor()
         if floor is None:
             return 1
-        spare = self._pool.free_blocks - floor
+        spare = min(self._pool.free_blocks - floor, self._growth.spare)
         most = cohort.size * self._growth.each * -(-steps // self._size)
+        if self._growth.windows and (most > spare or self._scheduler.refusal):
+            return self._growth.windows.quiet(steps, floor, self._ceiling())
         if most <= spare:
             return steps
         for step in range(1, steps):
@@ -103,3 +107,10 @@ class Outlook:
             # It may lose what it found, and then needs more, but no more than this.
             needed = self._memory.blocks_to_admit(head)
         return needed if refusal.reason_may_change else 0
+
+    def _ceiling(self) -> int:
+        """Free blocks at which the head of the queue may be admitted, or refused otherwise."""
+        refusal = self._scheduler.refusal
+        if refusal is None or refusal.no_slot:
+            return 2**62
+        return refusal.needed + refusal.held_back * refusal.reason_may_change

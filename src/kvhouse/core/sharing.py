@@ -132,7 +132,7 @@ class PrefixSharing:
 
     def begin(self) -> None:
         """Before a step is planned, store what became known in the step before."""
-        self._forget_ended()
+        self.forget_ended()
         if self.tiers:
             for block, content in self._unstored:
                 if self.pool.content(block) == content:
@@ -148,9 +148,10 @@ class PrefixSharing:
                 elif load.tier and self.tiers.write_through:
                     self._unstored.append((load.block, content))
             self.tiers.settle(result)
-        self._forget_ended()
+        self.forget_ended()
 
-    def _forget_ended(self) -> None:
+    def forget_ended(self) -> None:
+        """Make what only requests could ask for that have ended unfindable."""
         for content in self._ended:
             self.pool.forget(content)
             if self.tiers:

@@ -48,6 +48,12 @@ class Stretch:
         shared: Blocks that several requests hold.
         saved: The further holders of these.
         in_shared: Bytes that requests need in shared blocks, counted once for each holder.
+        seen: For each length of a window, what the decoding rows still need of their tokens before
+            the first step, and what each later step adds; empty where there are no windows.
+        passed: Bytes of tokens that layers with windows do not need any more, in the first step.
+        passing: What each later step adds to these.
+        short: Bytes by which tables of layers with windows hold less than ``room`` says.
+        unheld: For each step, blocks that nobody holds; empty where ``begun`` tells.
     """
 
     index: int = 0
@@ -75,3 +81,8 @@ class Stretch:
     shared: int = 0
     saved: int = 0
     in_shared: int = 0
+    seen: list[tuple[int, int]] = field(default_factory=list)
+    passed: int = 0
+    passing: int = 0
+    short: int = 0
+    unheld: list[int] = field(default_factory=list)

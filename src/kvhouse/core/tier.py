@@ -108,6 +108,9 @@ class Tier:
         """Whether it has the content or is about to."""
         return content in self._slots
 
+    def __len__(self) -> int:
+        return len(self._slots)
+
     def __iter__(self) -> Iterator[tuple[Content, int]]:
         """Every content and its slot."""
         return iter(self._slots.items())

@@ -60,6 +60,11 @@ class Tiers:
         return self._tiers[0].config.write == "through"
 
     @property
+    def empty(self) -> bool:
+        """Whether there is nothing that could be loaded."""
+        return not any(len(tier) for tier in self._tiers)
+
+    @property
     def loads(self) -> Iterable[tuple[Transfer, Content]]:
         """The loads of the step under way, and what they load."""
         return self._loads.items()

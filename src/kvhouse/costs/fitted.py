@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from kvhouse.core.step import StepPlan
 from kvhouse.costs.line import Line
-from kvhouse.costs.reading import readings
+from kvhouse.costs.reading import WindowReading, readings
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
 from kvhouse.spec.model import ModelSpec
@@ -115,10 +115,13 @@ class Parts:
 
     def __init__(self, spec: ModelSpec, layout: KVLayout) -> None:
         self._readings = readings(spec, layout)
-        #: Whether every layer keeps and reads every token, so that reading grows evenly.
-        self.linear = all(reading.linear for reading in self._readings)
-        self.entry_bytes = sum(reading.entry_bytes for reading in self._readings)
-        self.pair_flops = sum(reading.pair_flops for reading in self._readings)
+        #: As ``Roofline.linear``.
+        self.linear = all(reading.even for reading in self._readings)
+        #: Bytes and FLOPs of a token in the layers that read every token, and of those of windows.
+        whole = [reading for reading in self._readings if reading.linear]
+        self.entry_bytes = sum(reading.entry_bytes for reading in whole)
+        self.pair_flops = sum(reading.pair_flops for reading in whole)
+        self.windows = [WindowReading(self._readings, window) for window in layout.windows]
 
     def of(self, rows: Iterable[PlainRow]) -> StepParts:
         """What rows have to do together."""
@@ -184,21 +187,27 @@ class FittedSteps:
         rows: Sequence[PlainRow] = (),
         *,
         going_on: bool = False,
+        seen: Sequence[tuple[int, int]] = (),
     ) -> Line:
         """As ``Roofline.line``: the first step is exactly what ``step`` says.
 
         A ``Line`` divides amounts by a rate; here they are attoseconds, and a second has 10¹⁸.
         """
         parts = self._parts.of(rows)
+        decode_bytes = before * self._parts.entry_bytes + parts.decode_bytes
+        more_bytes = decoding * self._parts.entry_bytes
+        for window, (there, growing) in zip(self._parts.windows, seen, strict=True):
+            decode_bytes += there * window.entry_bytes
+            more_bytes += growing * window.entry_bytes
         first = StepParts(
             decoding + parts.tokens,
             decoding + parts.samples,
             decoding + parts.rows,
-            before * self._parts.entry_bytes + parts.decode_bytes,
+            decode_bytes,
             parts.chunk_bytes,
             parts.chunk_flops,
         )
-        more = decoding * self._parts.entry_bytes * self._decode
+        more = more_bytes * self._decode
         for _, count, _ in rows if going_on else ():
             read = count * self._parts.entry_bytes
             more += read * (self._decode if count == 1 else self._chunk)

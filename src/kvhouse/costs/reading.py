@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvhouse.layout import KVLayout
@@ -57,6 +58,12 @@ class Reading:
         return self.reach.kind == "all" and self.stride == 1 and self.attended is None
 
     @property
+    def even(self) -> bool:
+        """Whether the same holds of all tokens of a window, if they are not all earlier ones."""
+        windowed = self.reach.kind == "window" and self.stride == 1 and self.attended is None
+        return self.linear or windowed
+
+    @property
     def _other_bytes(self) -> int:
         return self.other_tokens // self.stride * self.entry_bytes
 
@@ -108,6 +115,33 @@ def readings(spec: ModelSpec, layout: KVLayout) -> list[Reading]:
             for attended, taken in entry_bytes.items()
         ]
     return found
+
+
+class WindowReading:
+    """All layers of one window's length together.
+
+    Attributes:
+        entry_bytes: Bytes of a token in them.
+        pair_flops: FLOPs in them for a query token and one token it attends to.
+        kept: Of a row of one token, the tokens that it leaves behind for later ones.
+    """
+
+    def __init__(self, readings: Sequence[Reading], window: int) -> None:
+        self._readings = [reading for reading in readings if reading.reach.tokens == window]
+        self.entry_bytes = sum(reading.entry_bytes for reading in self._readings)
+        self.pair_flops = sum(reading.pair_flops for reading in self._readings)
+        self.kept = min(1, window - 1)
+
+    def bytes(self, first: int, count: int) -> int:
+        """Bytes that a row reads and writes."""
+        return sum(
+            reading.read_bytes(first) + reading.written_bytes(first, count)
+            for reading in self._readings
+        )
+
+    def flops(self, first: int, count: int) -> int:
+        """FLOPs of a row's attention."""
+        return sum(reading.flops(first, count) for reading in self._readings)
 
 
 def _rising(first: int, count: int) -> int:

@@ -15,7 +15,7 @@ from typing import Literal
 
 from kvhouse.core.step import StepPlan
 from kvhouse.costs.line import Line
-from kvhouse.costs.reading import readings
+from kvhouse.costs.reading import WindowReading, readings
 from kvhouse.devices import Device
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
@@ -106,11 +106,13 @@ class Roofline:
         self.flop_rate, self.compute_dtype = _flops_for(device, _arithmetic(spec, weight_dtype))
         self._bandwidth, self._rate = float(device.bandwidth), self.flop_rate or math.inf
         self._readings = readings(spec, layout)
-        #: Whether a decoding row costs more by the same with every token: all layers keep and read
-        #: every token.
-        self.linear = all(reading.linear for reading in self._readings)
-        self._entry_bytes = sum(reading.entry_bytes for reading in self._readings)
-        self._pair_flops = sum(reading.pair_flops for reading in self._readings)
+        #: Whether a decoding row costs more by the same with every token, but for what it reads of
+        #: windows that are full: all layers keep and read every token, or those of a window.
+        self.linear = all(reading.even for reading in self._readings)
+        whole = [reading for reading in self._readings if reading.linear]
+        self._entry_bytes = sum(reading.entry_bytes for reading in whole)
+        self._pair_flops = sum(reading.pair_flops for reading in whole)
+        self._windows = [WindowReading(self._readings, window) for window in layout.windows]
         self._state_bytes = spec.state_bytes(dtype=layout.dtype)
         # The output projection is needed only for rows that sample. Where it is narrower than the
         # residual stream (OPT-350M), the other rows are counted a little too low: still a floor.
@@ -153,6 +155,7 @@ class Roofline:
         rows: Sequence[tuple[int, int, bool]] = (),
         *,
         going_on: bool = False,
+        seen: Sequence[tuple[int, int]] = (),
     ) -> Line:
         """The cost of steps in a row, where ``linear``; the first is exactly what ``step`` says.
 
@@ -162,6 +165,8 @@ class Roofline:
             rows: Further rows of the first step: first position, tokens, and whether they sample.
             going_on: Whether every later step has these rows too, each with as many next tokens;
                 none of them may begin at position 0. Otherwise no later step has them.
+            seen: For each of the layout's windows, the tokens that the decoding rows read before
+                the first step, and what each later step adds to them.
         """
         tokens = samples = more = more_pairs = decoding
         states = 2 * decoding
@@ -182,14 +187,16 @@ class Roofline:
         )
         flops = 2 * (self._body * tokens + self._head * samples)
         flops += self._pair_flops * (before + decoding + pairs)
-        return Line(
-            moved,
-            more * self._entry_bytes,
-            flops,
-            more_pairs * self._pair_flops,
-            self._bandwidth,
-            self._rate,
-        )
+        more_bytes, more_flops = more * self._entry_bytes, more_pairs * self._pair_flops
+        for window, (there, growing) in zip(self._windows, seen, strict=True):
+            moved += window.entry_bytes * (there + decoding * window.kept)
+            flops += window.pair_flops * (there + decoding)
+            more_bytes += window.entry_bytes * growing
+            more_flops += window.pair_flops * growing
+            for first, count, _ in rows:
+                moved += window.bytes(first, count)
+                flops += window.flops(first, count)
+        return Line(moved, more_bytes, flops, more_flops, self._bandwidth, self._rate)
 
     def _cost(self, rows: list[tuple[int, int, bool]], times: int = 1) -> StepCost:
         """The cost of rows of ``(first position, tokens, samples)``, each taken ``times`` times."""

@@ -128,6 +128,12 @@ class KVLayout:
         own = [group for group in self.groups if group.reach.kind != "another"]
         return sum(-(-group.entry_bytes // group.stride) for group in own)
 
+    @cached_property
+    def windows(self) -> tuple[int, ...]:
+        """The lengths of windows that layers keep, in tokens, each once and ascending."""
+        reaches = {group.reach for group in self.groups if group.reach.kind == "window"}
+        return tuple(sorted(reach.tokens for reach in reaches))
+
     @property
     def several_kinds(self) -> bool:
         """Whether a request holds anything but blocks of one group that keeps every token."""

@@ -25,7 +25,13 @@ class LeapingExecutor(Executor, Protocol):
         ...
 
     def line(
-        self, decoding: int, before: int, rows: Sequence[PlainRow], *, going_on: bool = False
+        self,
+        decoding: int,
+        before: int,
+        rows: Sequence[PlainRow],
+        *,
+        going_on: bool = False,
+        seen: Sequence[tuple[int, int]] = (),
     ) -> Line:
         """The times of a stretch's steps, one after the other; see ``Roofline.line``."""
         ...
@@ -70,11 +76,17 @@ class ModelledExecutor:
         return StepResult(transfers.seconds(seconds), sampled)
 
     def _summing_line(
-        self, decoding: int, before: int, rows: Sequence[PlainRow], **kinds: bool
+        self,
+        decoding: int,
+        before: int,
+        rows: Sequence[PlainRow],
+        *,
+        going_on: bool = False,
+        seen: Sequence[tuple[int, int]] = (),
     ) -> Line:
         """As the roofline's, with the sums of its tokens, of which every step has as many."""
         assert self.sums is not None, "it is taken only where there are sums"
-        line = self.roofline.line(decoding, before, rows, **kinds)
+        line = self.roofline.line(decoding, before, rows, going_on=going_on, seen=seen)
         line.beside = self.sums.seconds(decoding + sum(count for _, count, _ in rows))
         return line
 

@@ -252,7 +252,7 @@ class ResidencyGuard:
         Raises:
             PhysicsError: As for ``check``.
         """
-        free = steps.spread("free") - steps.begun * len(self._memory.layout.groups)
+        free = steps.free(len(self._memory.layout.groups))
         block, total = self._memory.layout.block_bytes, self._memory.total_blocks
         more = steps.spread("later") + steps.spread("chunk")
         tokens = steps.spread("written") + steps.later * more

@@ -232,10 +232,12 @@ def _columns_of(steps: Steps, memory: KVMemory) -> Columns:
     more = of["later"] + of["chunk"]
     entry, block, slot = layout.bytes_per_token, layout.block_bytes, layout.slot_bytes
     written = (of["written"] + later * more) * entry
-    unheld = (of["free"] - begun * len(layout.groups)) * block + slot * of["free_slots"]
+    unheld = steps.free(len(layout.groups)) * block + slot * of["free_slots"]
     cached = steps.cached * block if len(steps.cached) else np.zeros_like(later)
-    used = written + slot * of["running"] - of["in_shared"]
+    passed = of["passed"] + later * of["passing"]
+    used = written - passed + slot * of["running"] - of["in_shared"]
     reserved = (of["room"] + begun * layout.block_size - steps.excess) * entry - written
+    reserved -= of["short"]
     shared, external = of["shared"] * block, of["external"] * block
     return {
         "position": of["position"] + later,

@@ -25,6 +25,7 @@ _OF_ALL = (
     *("running", "waiting", "free", "room"),
 )
 _OF_ROWS = ("idle", *CHUNK, *ROW_SUMS)
+_OF_WINDOWS = ("passed", "passing", "short")
 _OF_SHARING = ("external", "free_slots", "shared", "saved", "in_shared")
 
 
@@ -40,6 +41,7 @@ class Steps:
         begun: For each step, the requests that took blocks since the first of its stretch.
         excess: The tokens of last blocks among these that will never be filled.
         cached: For each step, free blocks with content; empty where nothing is shared.
+        unheld: For each step, blocks that nobody holds; empty where ``begun`` tells.
     """
 
     table: dict[str, Ints]
@@ -49,6 +51,7 @@ class Steps:
     begun: Ints
     excess: Ints
     cached: Ints
+    unheld: Ints
     _spread: dict[str, Ints] = field(default_factory=dict)
 
     def spread(self, name: str) -> Ints:
@@ -57,6 +60,10 @@ class Steps:
             self._spread[name] = np.repeat(self.table[name], self.table["steps"])
         return self._spread[name]
 
+    def free(self, groups: int) -> Ints:
+        """For each step, blocks that nobody holds, where so many groups take blocks alike."""
+        return self.unheld if len(self.unheld) else self.spread("free") - self.begun * groups
+
 
 class Stretches:
     """What is noted of stretches as they are taken."""
@@ -64,10 +71,11 @@ class Stretches:
     def __init__(self) -> None:
         # Lists: they keep numbers as they are, and become arrays all at once.
         self._of_all, self._of_rows = _Columns(_OF_ALL), _Columns(_OF_ROWS)
-        self._of_sharing = _Columns(_OF_SHARING)
+        self._of_windows, self._of_sharing = _Columns(_OF_WINDOWS), _Columns(_OF_SHARING)
         self._starts: list[float] = []
         self._seconds: list[float] = []
         self._cached: list[int] = []
+        self._unheld: list[int] = []
         self._begun: list[int] = []
         self._excess: list[tuple[int, int]] = []
 
@@ -87,17 +95,20 @@ class Stretches:
         for later, tokens in stretch.excess:
             self._excess.append((len(self._seconds) + later + 1, tokens))
         self._cached += stretch.cached
+        self._unheld += stretch.unheld
         self._seconds += seconds
         self._of_all.add(place, _of_all(stretch, position, len(seconds)))
         if stretch.rows or stretch.idle:
             self._of_rows.add(place, _of_rows(stretch))
+        if stretch.seen:
+            self._of_windows.add(place, (stretch.passed, stretch.passing, stretch.short))
         if stretch.shared or stretch.external or stretch.free_slots:
             self._of_sharing.add(place, _of_sharing(stretch))
 
     def steps(self) -> Steps:
         """All of them as columns."""
         table: dict[str, Ints] = {}
-        for columns in (self._of_all, self._of_rows, self._of_sharing):
+        for columns in (self._of_all, self._of_rows, self._of_windows, self._of_sharing):
             table.update(columns.table(len(self._starts)))
         first: Ints = np.repeat(np.cumsum(table["steps"]) - table["steps"], table["steps"])
         excess: Ints = np.zeros(len(first), dtype=np.int64)
@@ -116,6 +127,7 @@ class Stretches:
             begun,
             excess,
             _ints(self._cached),
+            _ints(self._unheld),
         )
 
 
