@@ -6,7 +6,12 @@ from io import StringIO
 
 from rich.console import Console
 
+from kvhouse import devices, spec
+from kvhouse.engine.quality import Quality, QualityReport, Variant
+from kvhouse.replayer import Setup, Tiering, read_trace
+from kvhouse.views.quality import show_quality
 from kvhouse.views.tables import table
+from kvhouse.views.tiers import show_tiers
 
 
 def test_brackets_are_no_styles_and_control_characters_are_shown():
@@ -23,3 +28,46 @@ def test_brackets_are_no_styles_and_control_characters_are_shown():
     ):
         assert shown in text
     assert text.replace("\n", "").isprintable()
+
+
+def printed(show, what):
+    console = Console(file=StringIO(), width=80, color_system=None)
+    show(console, what)
+    return console.file.getvalue()
+
+
+def test_tiers_of_large_pools_fit_a_screen_with_bytes_above_blocks():
+    trace = read_trace("azure-conv-2023", limit=12, max_length=4096)
+    setup = Setup(
+        trace, spec.load("llama-2-7b"), devices.get("a100-80g"), kv_blocks=300, max_length=4096,
+        tiering=Tiering(2**40, 20e9, write="through"),
+    )  # fmt: skip
+    result = setup.drive()
+    (tier,) = result.tiers.traffic
+    assert tier.stored.blocks > 0
+    lines = printed(show_tiers, [result]).splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith(" host"))
+    assert "1 TiB" in lines[first]
+    blocks = lines[first + 1].split()
+    assert blocks[:2] == ["(131,072)", f"({tier.stored.blocks:,})"]
+
+
+def test_the_heads_of_a_quality_table_are_not_broken():
+    rows = [
+        Quality(Variant(name, rotated), "numba", size, 39.1825, -0.00055, 0.00064, 0.0033, 0.9838)
+        for name, rotated, size in (("fp32", False, 1_146_080), ("int8", True, 1_111_880))
+    ]
+    text = printed(show_quality, QualityReport("smollm2", "news", 5610, 256, tuple(rows)))
+    heads = text.splitlines()[2:4]
+    assert heads[0].split() == ["bytes/", "KL", "KL", "same"]
+    assert heads[1].split() == [
+        "KV",
+        "format",
+        "token",
+        "perplexity",
+        "change",
+        "mean",
+        "p99",
+        "top",
+        "1",
+    ]

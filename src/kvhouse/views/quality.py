@@ -11,7 +11,9 @@ from kvhouse.views.tables import table
 if TYPE_CHECKING:
     from kvhouse.engine.quality import Quality, QualityReport
 
-_COLUMNS = ("KV format", "bytes/token", "perplexity", "change", "mean KL", "99th KL", "same top 1")
+_COLUMNS = (
+    "KV format", "bytes/\ntoken", "\nperplexity", "\nchange", "KL\nmean", "KL\np99", "same\ntop 1"
+)  # fmt: skip
 
 
 def show_quality(console: Console, report: QualityReport) -> None:
