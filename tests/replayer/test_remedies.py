@@ -353,14 +353,18 @@ def test_where_memory_and_speed_are_short_both_are_said():
     enough = report.limit.unbounded
     assert (report.limit.name, report.limit.beyond) == ("memory", "device")
     assert report.base.in_time_share < enough.in_time_share < 0.5
-    assert "More memory alone would not do: the device's speed is the limit then." in report.verdict
+    share = f"{enough.in_time_share:.1%} meet the SLO"
+    assert (
+        f"With memory enough for all {share}, and the device's speed is the limit."
+        in report.verdict
+    )
     shares = f"{report.base.queue_share:.1%} of their time", f"{enough.queue_share:.1%} with memory"
     assert all(any(share in text for text in report.limit.evidence) for share in shares)
     # Where memory is all that is short, arrivals are the limit with enough of it.
     slow = replace(base, trace=alike(20, 3900, 60, gap=0.6))
     served = remedies(slow, slo=SLO(first_token=0.25), tries=Tries(pairs=0))
     assert (served.limit.name, served.limit.beyond) == ("memory", "arrivals")
-    assert "More memory alone" not in served.verdict
+    assert "With memory enough" not in served.verdict
 
 
 def test_what_may_lose_accuracy_is_not_the_only_answer():

@@ -69,8 +69,9 @@ def _answer(base: Figures, rows: Sequence[Row], limit: Limit, *, asked: bool) ->
         text += f" Of what is known to keep accuracy, {gained(_best(kept, serves_all)[0])}."
     if not here:
         return f"Nothing on the same devices helps{_WHY_NOT[limit.name]}. {text}"
-    if limit.beyond == "device" and limit.offered_per_second is not None:
-        text += " More memory alone would not do: the device's speed is the limit then."
+    if limit.beyond == "device" and limit.unbounded and limit.offered_per_second is not None:
+        share = f"{limit.unbounded.in_time_share:.1%} {'meet the SLO' if asked else 'are served'}"
+        text += f" With memory enough for all {share}, and the device's speed is the limit."
     if others:
         text += f" Of what takes more devices, {gained(_best(others, serves_all)[0])}."
     return text
