@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from io import StringIO
 
+import pytest
 from rich.console import Console
 
 from kvhouse import devices, spec
+from kvhouse.core.policy import POLICIES
 from kvhouse.engine.quality import Quality, QualityReport, Variant
 from kvhouse.replayer import Setup, Tiering, read_trace
+from kvhouse.replayer.compare import compare, variants
 from kvhouse.views.quality import show_quality
+from kvhouse.views.replay import show_results
 from kvhouse.views.tables import table
 from kvhouse.views.tiers import show_tiers
 
@@ -30,8 +34,8 @@ def test_brackets_are_no_styles_and_control_characters_are_shown():
     assert text.replace("\n", "").isprintable()
 
 
-def printed(show, what):
-    console = Console(file=StringIO(), width=80, color_system=None)
+def printed(show, what, width=80):
+    console = Console(file=StringIO(), width=width, color_system=None)
     show(console, what)
     return console.file.getvalue()
 
@@ -71,3 +75,22 @@ def test_the_heads_of_a_quality_table_are_not_broken():
         "top",
         "1",
     ]
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_four_policies_stand_side_by_side_without_a_broken_name(width):
+    trace = read_trace("azure-conv-2023", limit=20, max_length=4096)
+    setup = Setup(trace, spec.load("llama-2-7b"), devices.get("a100-80g"), kv_blocks=2048)
+    results = compare(variants(setup, POLICIES))
+    lines = printed(lambda console, what: show_results(console, "title", what), results, width)
+    rows = lines.splitlines()
+    assert max(map(len, rows)) <= width
+    for name in ("requests finished", "per output token, mean", "internal fragmentation"):
+        assert any(row.startswith(f" {name} ") for row in rows)
+    whole = sum("16 GiB in 2,048 blocks" in row for row in rows)
+    apart = [row.split() for row in rows if row.startswith((" pool  ", " pool, blocks"))]
+    if width == 80:
+        assert whole == 0
+        assert apart == [["pool", *["16", "GiB"] * 4], ["pool,", "blocks", *["2,048"] * 4]]
+    else:
+        assert whole == 1
