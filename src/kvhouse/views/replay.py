@@ -35,12 +35,11 @@ def show_results(console: Console, title: str, results: Sequence[ReplayResult]) 
     title = f"{title}, KV {formats} (times {timings})"
     if results[-1].partial:
         title = f"PARTIAL, ended early: {title}"
-    for name, rows in ((title, _figure_rows), ("Pool, mean over time", _ledger_rows)):
-        columns = ["", *heads], *rows(results)
-        narrow = _width(columns) > console.width
-        if narrow:
-            columns = ["", *(_broken(head) for head in heads)], *rows(results, narrow=True)
-        console.print(table(name, *columns[:1], columns[1:]))
+    for name, rows_of in ((title, _figure_rows), ("Pool, mean over time", _ledger_rows)):
+        columns, rows = ["", *heads], rows_of(results, narrow=False)
+        if _width([columns, *rows]) > console.width:
+            columns, rows = ["", *map(_broken, heads)], rows_of(results, narrow=True)
+        console.print(table(name, columns, rows))
     show_tiers(console, results)
     for text in dict.fromkeys(ranks_text(result.scenario) for result in results):
         if text:
@@ -84,7 +83,7 @@ def _broken(head: str) -> str:
     return head.replace(" + ", "\n+ ").replace("contiguous-", "contiguous\n")
 
 
-def _figure_rows(results: Sequence[ReplayResult], *, narrow: bool = False) -> list[list[str]]:
+def _figure_rows(results: Sequence[ReplayResult], *, narrow: bool) -> list[list[str]]:
     columns = [_figures(result, narrow=narrow) for result in results]
     names = dict.fromkeys(name for column in columns for name in column)
     return [[name, *(column.get(name, "-") for column in columns)] for name in names]
@@ -129,7 +128,7 @@ def _figures(result: ReplayResult, *, narrow: bool) -> dict[str, str]:
     return figures
 
 
-def _ledger_rows(results: Sequence[ReplayResult], *, narrow: bool = False) -> list[list[str]]:
+def _ledger_rows(results: Sequence[ReplayResult], *, narrow: bool) -> list[list[str]]:
     rows, between = [], "\n" if narrow else "  "
     for name in LEDGER_CLASSES:
         if name in ("shared", "cached") and not any(r.ledger.mean_bytes[name] for r in results):
