@@ -19,6 +19,8 @@ _COLUMNS = (
 def show_quality(console: Console, report: QualityReport) -> None:
     """Print a row for each variant, float32 first."""
     title = f"{report.model}: {report.tokens:,} tokens of {report.text}, measured"
+    if report.partial:
+        title = f"PARTIAL, ended early: {title}"
     console.print(table(title, _COLUMNS, (_row(each) for each in report.results), names=1))
     kernels = dict.fromkeys(each.kernel for each in report.results)
     console.print(
