@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from threading import Event, Thread
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
@@ -152,9 +152,14 @@ def leave_if_partial(results: Sequence[ReplayResult], drives: int) -> None:
     if not last.partial and len(results) == drives:
         return
     requests = last.scenario["requests"]
-    warn(
-        f"partial: replay {len(results)} of {drives} ended early with {last.finished:,} of "
+    leave_partial(
+        f"replay {len(results)} of {drives} ended early with {last.finished:,} of "
         f"{requests:,} requests finished, {seconds_text(last.makespan_seconds)} of "
         f"{last.timing} time"
     )
+
+
+def leave_partial(how_far: str) -> NoReturn:
+    """Say how far a result goes that was ended early, and leave as after Ctrl-C."""
+    warn(f"partial: {how_far}")
     raise typer.Exit(INTERRUPTED)
