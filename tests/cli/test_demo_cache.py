@@ -52,6 +52,6 @@ def test_a_time_below_its_floor_is_explained(floor, said):
     with console.capture() as captured:
         show_cache(console, "A title", [Point(32, 5.0, 0.5, 0.4, 1.0, floor)])
     text = captured.get()
-    assert ("Some times here lie below their floors" in text) is said
+    assert ("lie below their floors, so other work" in text) is said
     heads = " ".join(text.splitlines()[2].split()), " ".join(text.splitlines()[3].split())
     assert heads == ("tokens with, prefill,", "so far without with ratio floor prefill floor")

@@ -46,8 +46,8 @@ def show_cache(console: Console, title: str, points: Sequence[Point]) -> None:
     console.print(
         "Without the cache, each token computes all before it again; with it, decode computes one "
         "token and reads what the others left. Prefill computes a prompt once. Floors are "
-        "modelled: decode by the bytes it must read, prefill by its FLOPs, at the rates of this "
-        f"machine that numpy measures.{_outrun(points)}\n",
+        "modelled: decode by the bytes it must read, prefill by its FLOPs, at this machine's "
+        f"measured rates.{_outrun(points)}\n",
         soft_wrap=True,
     )
     longest = max(point.uncached for point in points)
@@ -63,8 +63,8 @@ def _outrun(points: Sequence[Point]) -> str:
     if not any(p.prefill < p.prefill_floor or p.decode < p.decode_floor for p in points):
         return ""
     return (
-        " Some times here lie below their floors: the engine outruns numpy's products, or others "
-        "were at work on this machine while its rates were measured."
+        " Some times here lie below their floors, so other work slowed this machine down while its "
+        "rates were measured."
     )
 
 
