@@ -58,8 +58,11 @@ def test_what_is_no_rate_is_refused(text):
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(0, "0 B"), (640, "640 B"), (23_040, "22.5 KiB"), (2**31, "2 GiB"), (3 * 2**43, "24 TiB")],
-)
+    [
+        (0, "0 B"), (640, "640 B"), (1023, "1023 B"), (23_040, "22.5 KiB"), (2**31, "2 GiB"),
+        (2**40 - 2**30, "1,023 GiB"), (2**40 - 2**20, "1 TiB"), (3 * 2**43, "24 TiB"),
+    ],
+)  # fmt: skip
 def test_sizes_are_shown_in_binary_units(size, text):
     assert bytes_text(size) == text
 

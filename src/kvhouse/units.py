@@ -79,7 +79,7 @@ def bytes_text(size: int) -> str:
     """Show a size in binary units: ``1.5 GiB``, ``22.5 KiB``, ``640 B``."""
     value = float(size)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(value) < 1024 or unit == "TiB":
+        if float(f"{abs(value):.4g}") < 1024 or unit == "TiB":  # as it will be shown
             break
         value /= 1024
     return f"{size} B" if unit == "B" else f"{value:,.4g} {unit}"

@@ -8,7 +8,7 @@ from rich.console import Console
 from kvhouse.demo.cache import CacheDemo, CacheSetting, load
 from kvhouse.devices import Device
 from kvhouse.errors import KvhouseError
-from kvhouse.views.cache import show_cache
+from kvhouse.views.cache import Point, show_cache
 
 DEVICE = Device("d", "A device", 2**34, 1e10, {"float32": 1e11}, "datasheet", "")
 SMALL = CacheSetting(lengths=(5, 40), repeats=2)
@@ -44,3 +44,14 @@ def test_the_picture_has_a_pair_of_bars_for_each_length(demo):
     lines = captured.get().splitlines()
     assert sum("█" in line for line in lines) == 2
     assert "A title" in lines[0]
+
+
+@pytest.mark.parametrize(("floor", "said"), [(0.9, False), (1.1, True)])
+def test_a_time_below_its_floor_is_explained(floor, said):
+    console = Console(width=80)
+    with console.capture() as captured:
+        show_cache(console, "A title", [Point(32, 5.0, 0.5, 0.4, 1.0, floor)])
+    text = captured.get()
+    assert ("lie below their floors, so other work" in text) is said
+    heads = " ".join(text.splitlines()[2].split()), " ".join(text.splitlines()[3].split())
+    assert heads == ("tokens with, prefill,", "so far without with ratio floor prefill floor")

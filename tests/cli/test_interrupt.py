@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -140,6 +141,23 @@ def test_a_search_that_found_nothing_yet_is_said_to(tmp_path, terminal):
     assert "kvhouse: interrupted" in text
 
 
+def test_remedies_say_how_far_they_are_and_keep_what_was_replayed_whole(tmp_path, terminal):
+    """The bar moves within a replay, so what is left is known before the first one is done."""
+    trace = "poisson:rate=20,prompt=uniform(1,600),output=uniform(1,600),requests=1000"
+    arguments = ["remedies", trace, *REPLAY[2:], "--pairs", "0"]
+
+    def begun():
+        """Base and limit are known."""
+        terminal.read()
+        return re.search(r" [23]/10 [\d.]+ replays/s \d:\d\d:\d\d left", terminal.text)
+
+    code, output, _ = interrupted(arguments, tmp_path, begun, terminal.given)
+    assert code == 130
+    assert re.search(r" [01]/10 [\d.]+ replays/s \d:\d\d:\d\d left", terminal.text)
+    assert re.match(r"PARTIAL, ended after [23] replays: 1,000 requests of", output)
+    assert re.search(r"As far as it was replayed: |No remedy was replayed yet\.", output)
+
+
 def show_of(monkeypatch, *, tty, **options):
     """What a bar over three items writes."""
     shown = []
@@ -165,6 +183,20 @@ def test_there_is_no_bar_for_programs(monkeypatch, capfd):
     monkeypatch.setattr(bars, "_into_a_pipe", lambda: True)
     assert show_of(monkeypatch, tty=True, as_json=True) == []
     assert show_of(monkeypatch, tty=True) == [("label", "requests", 3)]
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "text"),
+    [
+        (0, None, "0 replays/s 0:00:08 so far"),
+        (0, 10, "0 replays/s -:--:-- left"),
+        (2.5, 10, "0.312 replays/s 0:00:24 left"),  # 3.2 s for each of 7.5
+        (4000, 8000, "500 replays/s 0:00:08 left"),
+        (11, 10, "1.38 replays/s 0:00:00 left"),  # an estimate that was too low
+    ],
+)
+def test_what_is_left_is_known_as_soon_as_the_whole_is(done, total, text):
+    assert bars.speed_text(done, total, 8.0, "replays") == text
 
 
 def test_a_second_ctrl_c_is_the_usual_one():

@@ -218,6 +218,9 @@ def test_what_does_not_fit_is_answered_with_what_would(capsys):
     text = " ".join(run(line, capsys).split())
     assert text.endswith(report["verdict"])
     assert all(f"{name}: {row['flags']}" in text for name, row in rows.items())
+    assert all(row["assumption"] for row in rows.values())
+    best = report["rows"][0]
+    assert f"Of what makes it fit, {best['name']} serves most" in report["verdict"]
 
 
 def test_what_nothing_makes_fit_is_said(capsys):

@@ -16,11 +16,14 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from kvhouse.cli import app
 from kvhouse.cli.replay import replay_command
 from kvhouse.cli.sweep import sweep_command, with_address
 from kvhouse.replayer.setup import Setup
 from kvhouse.replayer.sweep import Row, SweepResult
+from kvhouse.replayer.sweep.cluster import unreached
 from kvhouse.views.sweep import show_sweep
 
 KVHOUSE = str(Path(sys.executable).with_name("kvhouse"))
@@ -137,7 +140,7 @@ def test_the_table_has_the_best_first(tmp_path):
     arguments = [*QUICK, "--kv-formats", "bf16,fp8", "--slo-ttft", "1s", "--rates", "1x,2"]
     code, text, errors = outcome(tmp_path, *arguments, "--top", "3")
     assert code == 0, errors
-    assert "3 of 8 replayed cells are shown" in text
+    assert "3 of 8 replayed cells are shown." in text
     assert "All with model llama-3-8b, policy paged, block 16." in " ".join(text.split())
     code, output, _ = outcome(tmp_path, *arguments, "--json")
     data = json.loads(output)
@@ -170,6 +173,39 @@ def test_a_narrow_table_keeps_its_figures_whole(capsys):
         assert "goodput" not in heads
         assert text.count("9.88 s") == 3
         assert text.count("1,234") == 3
+
+
+def test_the_share_that_met_the_slo_stands_beside_the_goodput(capsys):
+    rows = [
+        Row("", model, "a100-80g", "paged", "bf16", 16, 2.0, "done", output_tokens_per_second=900.0,
+            first_token_seconds_p99=0.25, goodput_requests_per_second=1.84, goodput_share=0.92)
+        for model in ("llama-2-7b", "llama-3-8b")
+    ]  # fmt: skip
+    show_sweep(Console(width=60), SweepResult("trace", 9, tuple(rows), 2, 1), "goodput", 3)
+    text = " ".join(capsys.readouterr().out.split())
+    assert "model goodput met tokens/s" in text
+    assert "llama-2-7b 1.84 92% 900" in text
+    assert "2 of 2 replayed cells are shown; 1 were in the results file already." in text
+
+
+def test_why_a_cluster_is_not_reached_and_what_to_do():
+    """What Ray says of a token reaches the terminal alone; its own error has no number."""
+    assert unreached("auto", ConnectionError("Please specify the one by --address")) == (
+        "no Ray cluster runs on this machine: start one with `ray start --head`"
+    )
+    refused = unreached("10.0.0.1:6379", ConnectionRefusedError(111, "Connection refused"))
+    assert refused.endswith("Connection refused: start one with `ray start --head`")
+    shut = unreached("10.0.0.1:6379", ConnectionError("Failed to connect to Ray cluster"))
+    assert "set RAY_AUTH_MODE=token" in shut
+    assert "ray start" not in shut
+
+
+def test_its_help_names_no_options_that_it_has_not():
+    text = " ".join(
+        CliRunner(env={"COLUMNS": "300"}).invoke(app, ["sweep", "--help"]).output.split()
+    )
+    assert "Paged cells share the blocks" in text
+    assert "--compare" not in text
 
 
 def test_reasons_stand_below_the_table(tmp_path):

@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,28 @@ def test_smollm2_loses_what_is_promised(smollm2_model):
     assert 2 * rotated.kl_mean < int4.kl_mean
     assert int8.kl_mean < fp8.kl_mean < rotated.kl_mean
     assert int8.top1_agreement > fp8.top1_agreement > rotated.top1_agreement
+
+
+def test_what_is_stopped_keeps_the_windows_read_in_every_variant(tiny_directory):
+    """The third of three windows is read in one of two variants, and left out."""
+    loaded, variants = load_model(tiny_directory("llama-gqa")), (Variant("int8"),)
+    ids, passes = text_of(120), []
+
+    def stopped_after(most):
+        return measure_quality(
+            loaded, ids, variants, window=40, on_pass=lambda: passes.append(1),
+            stopped=lambda: len(passes) >= most,
+        )  # fmt: skip
+
+    cut = stopped_after(5)
+    assert (cut.partial, cut.tokens, len(passes)) == (True, 78, 5)
+    whole = measure_quality(loaded, ids[:80], variants, window=40)
+    assert cut == replace(whole, partial=True)
+    passes.clear()
+    assert not stopped_after(6).partial
+    passes.clear()
+    with pytest.raises(KeyboardInterrupt):
+        stopped_after(1)
 
 
 def test_formats_by_name():

@@ -10,6 +10,7 @@ from kvhouse.errors import KvhouseError
 from kvhouse.planner.remedies.prices import accuracy_of
 from kvhouse.replayer import SLO, Setup, Tiering, Trace, TraceRequest, read_trace, replay
 from kvhouse.replayer.remedies import Tries, remedies
+from kvhouse.replayer.remedies.report import gain_text
 
 GIB = 2**30
 A100, LLAMA = devices.get("a100-80g"), spec.load("llama-2-7b")
@@ -332,13 +333,47 @@ def test_requests_that_are_all_too_long():
     assert report.limit.unbounded is None
     assert report.base.in_time == 0
     assert "every request is longer than is allowed" in report.verdict
-    assert "5 requests can never fit" in report.limit.evidence[-1]
+    assert report.limit.evidence[-1].startswith("5 requests can never fit: the first, 900 prompt")
+    # As many are refused as in the base, which says so.
+    assert not any("rejected" in text for row in report.rows for text in row.measured)
 
 
 def test_an_objective_that_no_device_meets():
     report = remedies(Setup(alike(8, 2000, 10, gap=5.0), LLAMA, A100), slo=SLO(first_token=1e-4))
     assert report.limit.name == "device"
     assert "the device's speed is the limit" in report.verdict
+
+
+def test_where_memory_and_speed_are_short_both_are_said():
+    """Prompts of 0.17 s each come twice as fast, to a pool for one of them: memory lets a few more
+    be in time, and then the device cannot keep up."""
+    trace = alike(80, 3900, 60, gap=0.09)
+    base = Setup(trace, LLAMA, A100, kv_memory=3 * GIB)
+    report = remedies(base, slo=SLO(first_token=2.0), tries=Tries(pairs=0))
+    enough = report.limit.unbounded
+    assert (report.limit.name, report.limit.beyond) == ("memory", "device")
+    assert report.base.in_time_share < enough.in_time_share < 0.5
+    share = f"{enough.in_time_share:.1%} meet the SLO"
+    assert (
+        f"With memory enough for all {share}, and the device's speed is the limit."
+        in report.verdict
+    )
+    shares = f"{report.base.queue_share:.1%} of their time", f"{enough.queue_share:.1%} with memory"
+    assert all(any(share in text for text in report.limit.evidence) for share in shares)
+    # Where memory is all that is short, arrivals are the limit with enough of it.
+    slow = replace(base, trace=alike(20, 3900, 60, gap=0.6))
+    served = remedies(slow, slo=SLO(first_token=0.25), tries=Tries(pairs=0))
+    assert (served.limit.name, served.limit.beyond) == ("memory", "arrivals")
+    assert "With memory enough" not in served.verdict
+
+
+def test_what_may_lose_accuracy_is_not_the_only_answer():
+    """Of a backlog the narrowest format is soonest done; int8 is the best that is known."""
+    report = remedies(replace(STARVED, policy="paged"), tries=Tries(pairs=0))
+    rows = named(report)
+    assert rows["int4 KV"].gain > rows["int8 KV"].gain * 1.1
+    assert report.verdict.startswith("int4 KV pays most: ")
+    assert "Of what is known to keep accuracy, int8 KV: goodput " in report.verdict
 
 
 def test_of_what_serves_all_the_cheapest_is_named_first():
@@ -350,11 +385,21 @@ def test_of_what_serves_all_the_cheapest_is_named_first():
     assert rows["int4 KV"].figures.in_time_share == rows["int8 KV"].figures.in_time_share == 1.0
     assert report.verdict.startswith("int8 KV pays most")
     assert "arrivals are the limit then. As good: fp8 KV, int4 KV" in report.verdict
+    share = f"{report.base.in_time_share:.1%} -> 100.0% meet the SLO"
+    assert share in report.verdict
+    assert report.limit.beyond == "arrivals"
+    assert "known to keep accuracy" not in report.verdict
 
 
 def test_progress_counts_every_replay():
-    seen = []
-    report = remedies(STARVED, on_replay=lambda done, expected: seen.append((done, expected)))
+    seen, ended = [], []
+    report = remedies(
+        STARVED,
+        on_replay=lambda done, expected: seen.append((done, expected)),
+        on_ended=ended.append,
+    )
+    # Each request once in the base, with memory enough and in each row, dealt out to its replicas.
+    assert len(ended) == 64 * (2 + len(report.rows))
     assert [done for done, _ in seen] == sorted({done for done, _ in seen})
     assert all(done <= expected for done, expected in seen)
     assert seen[-1] == (report.replays, report.replays)
@@ -372,6 +417,7 @@ def test_an_interruption_leaves_what_was_replayed(after):
         return
     whole, cut = remedies(STARVED), remedies(STARVED, on_replay=interrupt)
     assert (whole.partial, cut.partial) == (False, True)
+    assert cut.verdict.startswith("As far as it was replayed: ")
     assert cut.replays >= after
     assert cut.replays == 2 + sum(len(row.results) for row in cut.rows)
     rows = named(whole)
@@ -394,6 +440,11 @@ def test_pairs_are_bounded_and_make_sense():
     assert (few.pairs_tried, few.pairs_left) == (2, len(pairs) - 2)
     none = remedies(STARVED, tries=Tries(pairs=0))
     assert (none.pairs_tried, none.pairs_left, none.best_pair) == (0, len(pairs), None)
+
+
+def test_a_gain_is_a_share_or_where_it_is_large_a_factor():
+    written = {-0.704: "-70.4%", 0.0: "+0.0%", 1.029: "+102.9%", 8.994: "+899.4%", 17.571: "18.6x"}
+    assert {gain: gain_text(gain) for gain in written} == written
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 from kvhouse import devices, spec
 from kvhouse.core.ledger import LEDGER_CLASSES
 from kvhouse.errors import KvhouseError
-from kvhouse.replayer import Setup, Trace, read_trace
+from kvhouse.replayer import SLO, Setup, Trace, read_trace
 from kvhouse.replayer.compare import compare, variants
 from kvhouse.spec.layers import State
 from kvhouse.spec.tensors import Tensor
@@ -36,12 +36,12 @@ HOSTILE = (
 )
 
 
-def draw(trace, policies, **options):
+def draw(trace, policies, slo=None, **options):
     """What a picture shows of these policies, and their results."""
     setup = Setup(trace, spec.load("llama-3-8b"), devices.get("a100-80g"), **options)
     setups = variants(setup, policies)
     recorders = [setup.recorder() for setup in setups]
-    results = compare(setups, recorders=recorders)
+    results = compare(setups, recorders=recorders, slo=slo)
     drives = [
         Drive(result, recorder.recording)
         for result, recorder in zip(results, recorders, strict=True)
@@ -107,6 +107,18 @@ def test_the_headline_says_what_the_results_say(picture):
         assert f"{size_text(idle)} held no token that was needed" in text
         assert f"{drive.result.output_tokens_per_second:,.0f}</dd>" in text
     assert text.count("TTFT p50 / p99, modelled") == len(picture.drives)
+
+
+def test_a_page_with_an_slo_says_how_many_met_it(picture):
+    assert "met the SLO" not in page(picture)
+    asked = draw(read_trace("azure-conv-2023", limit=9), ["paged"], slo=SLO(first_token=0.05))
+    good = asked.drives[0].result.goodput
+    assert 0 < good.requests < 9
+    text = page(asked)
+    row = '<tr><th scope="row">met the SLO (modelled)</th>'
+    assert f"{row}<td>{good.requests} ({good.share:.1%})</td>" in text
+    assert f"<td>{good.requests_per_second:,.3g}</td>" in text
+    assert "达到 SLO 的请求" in page(asked, "zh")
 
 
 def test_a_model_of_states_has_no_map_and_says_so():

@@ -72,7 +72,7 @@ def cache_command(as_json: options.AsJson = False) -> None:
         device = devices.get(devices.LOCAL)
     demo = CacheDemo(setting, loaded, device)
     demo.measure(setting.lengths[0])  # what is compiled and cached on first use is not timed
-    with progress("lengths", len(setting.lengths)) as advance:
+    with progress("lengths", len(setting.lengths), unit="lengths") as advance:
         points = []
         for length in setting.lengths:
             points.append(demo.measure(length))

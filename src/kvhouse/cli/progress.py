@@ -8,6 +8,7 @@ import stat
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from threading import Event, Thread
 from time import monotonic
 from typing import TYPE_CHECKING, NoReturn
@@ -34,12 +35,13 @@ class Counter:
     """Counts calls; all else is done elsewhere, since there may be many thousand a second.
 
     Attributes:
-        done: Calls so far.
+        done: Calls so far, which may count parts of what is under way.
         total: How many there will be; None where nobody knows. It may be set later.
     """
 
     def __init__(self, total: int | None) -> None:
-        self.done, self.total = 0, total
+        self.done: float = 0
+        self.total = total
 
     def __call__(self, _: object) -> None:
         """Count one more."""
@@ -92,27 +94,34 @@ def _show(label: str, unit: str, counter: Counter, ended: Event) -> None:
         MofNCompleteColumn,
         Progress,
         TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
     )
 
     columns = [
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        *([TimeRemainingColumn(), TextColumn("left")] if counter.total else [TimeElapsedColumn()]),
+        TextColumn("{task.fields[speed]}"),
     ]
-
-    def rate() -> str:
-        value = counter.done / (monotonic() - begun)
-        return f"{value:,.0f} {unit}/s" if value >= 100 else f"{value:.3g} {unit}/s"
-
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
-        task = bar.add_task(label, total=counter.total, completed=counter.done, rate=rate())
+        task = bar.add_task(label, total=counter.total, speed="")
         while not ended.wait(_REFRESH):
-            bar.update(task, total=counter.total, completed=counter.done, rate=rate(), refresh=True)
+            done, total = counter.done, counter.total
+            speed = speed_text(done, total, monotonic() - begun, unit)
+            bar.update(task, total=total, completed=done, speed=speed, refresh=True)
+
+
+def speed_text(done: float, total: int | None, seconds: float, unit: str) -> str:
+    """A rate, and how long the rest takes at it; where the whole is unknown, how long it took."""
+    rate = done / seconds
+    each = f"{rate:,.0f} {unit}/s" if rate >= 100 else f"{rate:.3g} {unit}/s"
+    if total is None:
+        return f"{each} {_clock(seconds)} so far"
+    return f"{each} {_clock((total - done) / rate) if rate else '-:--:--'} left"
+
+
+def _clock(seconds: float) -> str:
+    return str(timedelta(seconds=round(max(0.0, seconds))))
 
 
 @contextmanager

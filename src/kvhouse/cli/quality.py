@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from kvhouse.cli import answering, engine_options, options
-from kvhouse.cli.output import print_json
-from kvhouse.cli.progress import progress
+from kvhouse.cli.output import print_json, warn
+from kvhouse.cli.progress import INTERRUPTED, interruptible, progress
 from kvhouse.errors import KvhouseError
 
 #: What weights and arithmetic are in, whatever the model's own dtype.
@@ -74,7 +74,10 @@ def quality_command(
     loaded = answering.load(model, _DTYPE)
     ids = text_ids(loaded, content)
     passes = len(ids) // max(1, window) * (1 + len(variants))
-    with progress("quality", passes, unit="passes", as_json=as_json) as advance:
+    with (
+        interruptible() as stop,
+        progress("quality", passes, unit="passes", as_json=as_json) as advance,
+    ):
         report = measure_quality(
             loaded,
             ids,
@@ -82,15 +85,21 @@ def quality_command(
             text=TEXT if text is None else text.name,
             window=window,
             on_pass=lambda: advance(None),
+            stopped=lambda: stop.asked,
         )
     if as_json:
         print_json(report.to_dict())
-        return
-    from rich.console import Console
+    else:
+        from rich.console import Console
 
-    from kvhouse.views.quality import show_quality
+        from kvhouse.views.quality import show_quality
 
-    show_quality(Console(), report)
+        show_quality(Console(), report)
+    if report.partial:
+        warn(
+            f"partial: interrupted, {report.tokens:,} tokens of the text were read in every format"
+        )
+        raise typer.Exit(INTERRUPTED)
 
 
 def _read(path: Path) -> str:

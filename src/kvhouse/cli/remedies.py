@@ -119,17 +119,24 @@ def remedies_command(
         block_size=block_size,
     )
     base = replayed.pooled(base, from_log, device)
+    requests = len(base.part.requests)
     with progress("remedies", None, unit="replays", as_json=as_json) as bar:
+        made = 0
 
         def on_replay(done: int, expected: int) -> None:
-            bar.done, bar.total = done, expected
+            nonlocal made
+            bar.done = made = done
+            bar.total = expected
+
+        def on_ended(_: object) -> None:
+            bar.done = min(bar.done + 1 / requests, made + 1)
 
         report: Report | Fitting
         if budget := unfit(base):
-            report = fitting(base, budget, slo=slo, on_replay=on_replay)
+            report = fitting(base, budget, slo=slo, on_replay=on_replay, on_ended=on_ended)
         else:
-            report = remedies(base, slo=slo, tries=tries, on_replay=on_replay)
-    _show(report, len(base.part.requests), trace, model, device, as_json)
+            report = remedies(base, slo=slo, tries=tries, on_replay=on_replay, on_ended=on_ended)
+    _show(report, requests, trace, model, device, as_json)
     if report.partial:
         leave_partial(f"interrupted after {report.replays:,} replays, shown are those made whole")
 

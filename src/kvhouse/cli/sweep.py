@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from contextlib import nullcontext, redirect_stdout
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
@@ -48,6 +49,33 @@ def with_address(arguments: list[str]) -> list[str]:
 
 def _axis(name: str, metavar: str, text: str) -> Any:  # noqa: ANN401 - typer's own type
     return typer.Option(name, metavar=f"{metavar}[,{metavar}]", help=text)
+
+
+@dataclass(frozen=True, slots=True)
+class GridOptions(SetupOptions):
+    """What all cells have in common."""
+
+    prefix_cache: Annotated[
+        bool,
+        typer.Option(
+            "--prefix-cache", help="Paged cells share the blocks of prefixes that the trace names."
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, slots=True)
+class GridTiers(TierOptions):
+    """Tiers below the pools of paged cells."""
+
+    host_memory: Annotated[
+        str | None,
+        typer.Option(
+            "--host-memory",
+            metavar="SIZE",
+            help="Host memory below the pool of paged cells: blocks that must leave the pool are "
+            "stored there, and loaded again where that is sooner than computing.",
+        ),
+    ] = None
 
 
 @grouped
@@ -102,8 +130,8 @@ def sweep_command(
     ] = None,
     top: Annotated[int, typer.Option(metavar="N", help="Rows of the table.")] = 20,
     taken: PartOptions,
-    asked: SetupOptions,
-    tiers: TierOptions,
+    asked: GridOptions,
+    tiers: GridTiers,
     objective: options.SloOptions,
     as_json: options.AsJson = False,
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -90,6 +91,8 @@ class QualityReport:
         tokens: Predicted tokens.
         window: Tokens that one pass saw; each began with an empty cache.
         results: Each variant's figures.
+        partial: Whether it was told to stop before the whole text was read; the figures are of
+            the windows that were read in every variant.
     """
 
     model: str
@@ -97,6 +100,7 @@ class QualityReport:
     tokens: int
     window: int
     results: tuple[Quality, ...]
+    partial: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -149,6 +153,7 @@ def measure_quality(
     text: str = TEXT,
     window: int = 1024,
     on_pass: Callable[[], None] | None = None,
+    stopped: Callable[[], bool] | None = None,
 ) -> QualityReport:
     """Read a text once for each variant and compare every prediction with float32's.
 
@@ -162,29 +167,41 @@ def measure_quality(
         text: Its name, for the report.
         window: Tokens of a window; what is left over at the text's end is not read.
         on_pass: Called after each pass over a window, ``windows * (1 + variants)`` times.
+        stopped: Asked before each pass whether to leave out what is not read yet.
 
     Raises:
+        KeyboardInterrupt: It was stopped before one window was read in every variant.
         KvhouseError: The text is shorter than a window, or the window longer than the model's
             context.
     """
     windows = list(_windows(token_ids, window, loaded.spec.max_length))
-    base = _Pool(loaded, _BASE, window)
-    pools = [_Pool(loaded, variant, window) for variant in variants]
-    scores = [_Scores() for _ in [base, *pools]]
-    for ids in windows:
-        wanted = base.predict(ids)
-        scores[0].add(wanted, wanted, ids)
-        if on_pass:
-            on_pass()
-        for pool, score in zip(pools, scores[1:], strict=True):
-            score.add(pool.predict(ids), wanted, ids)
+    pools = [_Pool(loaded, variant, window) for variant in (_BASE, *variants)]
+    scores = [_Scores() for _ in pools]
+
+    def read(ids: list[int]) -> bool:
+        """Whether a window was read in every variant."""
+        wanted: torch.Tensor | None = None
+        for pool, score in zip(pools, scores, strict=True):
+            if stopped and stopped():
+                return False
+            got = pool.predict(ids)
+            wanted = got if wanted is None else wanted
+            score.add(got, wanted, ids)
             if on_pass:
                 on_pass()
+        return True
+
+    done = sum(1 for _ in takewhile(read, windows))
+    if not done:
+        raise KeyboardInterrupt
+    for score in scores:
+        score.keep(done)
     perplexity = scores[0].perplexity
     results = tuple(
-        score.quality(pool, perplexity) for pool, score in zip([base, *pools], scores, strict=True)
+        score.quality(pool, perplexity) for pool, score in zip(pools, scores, strict=True)
     )
-    return QualityReport(loaded.spec.name, text, len(windows) * (window - 1), window, results)
+    tokens, partial = done * (window - 1), done < len(windows)
+    return QualityReport(loaded.spec.name, text, tokens, window, results, partial)
 
 
 def kv_bytes(spec: ModelSpec, variants: Sequence[Variant], window: int, dtype: str) -> int:
@@ -265,6 +282,11 @@ class _Scores:
         self._losses.append(-got.gather(1, following)[:, 0].double())
         self._divergences.append((wanted.exp() * (wanted - got)).sum(-1).double())
         self._agreements.append(got.argmax(-1) == wanted.argmax(-1))
+
+    def keep(self, windows: int) -> None:
+        """Forget all but the first windows."""
+        for texts in (self._losses, self._divergences, self._agreements):
+            del texts[windows:]
 
     @property
     def perplexity(self) -> float:

@@ -10,7 +10,10 @@ from rich.console import Console
 from kvhouse.units import seconds_text
 from kvhouse.views.tables import table
 
-_COLUMNS = ("tokens so far", "without", "with", "ratio", "floor", "prefill", "floor")
+_COLUMNS = (
+    "tokens\nso far", "\nwithout", "\nwith", "\nratio", "with,\nfloor",
+    "\nprefill", "prefill,\nfloor",
+)  # fmt: skip
 
 #: Columns of the longest bar.
 _WIDTH = 48
@@ -44,7 +47,7 @@ def show_cache(console: Console, title: str, points: Sequence[Point]) -> None:
         "Without the cache, each token computes all before it again; with it, decode computes one "
         "token and reads what the others left. Prefill computes a prompt once. Floors are "
         "modelled: decode by the bytes it must read, prefill by its FLOPs, at this machine's "
-        "measured rates.\n",
+        f"measured rates.{_outrun(points)}\n",
         soft_wrap=True,
     )
     longest = max(point.uncached for point in points)
@@ -53,6 +56,16 @@ def show_cache(console: Console, title: str, points: Sequence[Point]) -> None:
             bar = "█" * max(1, round(_WIDTH * seconds / longest))
             length = f"{point.length:,}" if name == "without" else ""
             console.print(f"{length:>6} {name:<8}{bar} {seconds_text(seconds)}", highlight=False)
+
+
+def _outrun(points: Sequence[Point]) -> str:
+    """That times lie below floors, which can only be where the rates are too low."""
+    if not any(p.prefill < p.prefill_floor or p.decode < p.decode_floor for p in points):
+        return ""
+    return (
+        " Some times here lie below their floors, so other work slowed this machine down while its "
+        "rates were measured."
+    )
 
 
 def _row(point: Point) -> tuple[str, ...]:

@@ -11,12 +11,16 @@ from kvhouse.views.tables import table
 if TYPE_CHECKING:
     from kvhouse.engine.quality import Quality, QualityReport
 
-_COLUMNS = ("KV format", "bytes/token", "perplexity", "change", "mean KL", "99th KL", "same top 1")
+_COLUMNS = (
+    "KV format", "bytes/\ntoken", "\nperplexity", "\nchange", "KL\nmean", "KL\np99", "same\ntop 1"
+)  # fmt: skip
 
 
 def show_quality(console: Console, report: QualityReport) -> None:
     """Print a row for each variant, float32 first."""
     title = f"{report.model}: {report.tokens:,} tokens of {report.text}, measured"
+    if report.partial:
+        title = f"PARTIAL, ended early: {title}"
     console.print(table(title, _COLUMNS, (_row(each) for each in report.results), names=1))
     kernels = dict.fromkeys(each.kernel for each in report.results)
     console.print(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from rich.console import Console
 from rich.padding import Padding
 
-from kvhouse.replayer.remedies import Figures, Fitting, Report, Row
+from kvhouse.replayer.remedies import Figures, Fitting, Limit, Report, Row
 from kvhouse.replayer.remedies.limit import MARGIN, LimitName
-from kvhouse.units import bytes_text
+from kvhouse.replayer.remedies.report import gain_text
+from kvhouse.units import bytes_text, counted, seconds_text
 from kvhouse.views.tables import table, visible
 
 _MARKS = {"helps": "+", "no difference": "=", "worse": "-"}
@@ -42,7 +44,8 @@ def show_remedies(console: Console, title: str, command: str, report: Report) ->
         _show_text(console, _ONLY_SOONER, ())
     _show_text(console, "Each row is the base's command with its flags behind it:", ())
     _show_line(console, f"  {command}")
-    _show_text(console, f"The base ({_LIMITS[report.limit.name]}):", report.limit.evidence)
+    evidence = [*report.limit.evidence, *_times(report.base)]
+    _show_text(console, f"The base ({_limit(report.limit)}):", evidence)
     for row in report.rows:
         _show_line(console, f"{row.name}: {', '.join(row.flags)}")
         _show_text(console, None, _rests_on(row))
@@ -51,7 +54,7 @@ def show_remedies(console: Console, title: str, command: str, report: Report) ->
     _show_text(console, _pairs(report), ())
     for text in report.compared:
         _show_text(console, text, ())
-    console.print(report.verdict, style="bold", highlight=False, markup=False)
+    _show_verdict(console, report.verdict)
 
 
 def show_fitting(console: Console, title: str, command: str, report: Fitting) -> None:
@@ -59,7 +62,8 @@ def show_fitting(console: Console, title: str, command: str, report: Fitting) ->
     rows = [(row.name, *_figures(row.figures, None)) for row in report.rows]
     if rows:
         columns = _columns(report)
-        head = f"{title}: ranked by goodput a device ({_goodput(report)}); times modelled"
+        ranked = f"ranked by goodput a device ({_goodput(report)}); times modelled"
+        head = f"{_marked(title, report)}: {ranked}"
         shown = [(*row[:2], *row[3:]) for row in rows]  # there is no base to gain over
         console.print(table(head, (*columns[:2], *columns[3:]), shown))
         _show_text(console, "Each row is this command with its flags behind it:", ())
@@ -75,17 +79,31 @@ def show_fitting(console: Console, title: str, command: str, report: Fitting) ->
         _show_text(console, None, lines)
     for one in report.excluded:
         _show_text(console, f"Not enough: {one.name}: {one.reason}", ())
-    console.print(report.verdict, style="bold", highlight=False, markup=False)
+    _show_verdict(console, report.verdict)
+
+
+def _limit(limit: Limit) -> str:
+    if limit.beyond is None:
+        return _LIMITS[limit.name]
+    then = _LIMITS[limit.beyond].removesuffix(" its limit")
+    return f"{_LIMITS[limit.name]}; with enough of it, {then}"
 
 
 def _goodput(report: Report | Fitting) -> str:
     return "requests/s that meet the SLO" if report.slo else "requests/s that finish"
 
 
+def _marked(title: str, report: Report | Fitting) -> str:
+    """The title, and whether Ctrl-C cut short what stands below it."""
+    if not report.partial:
+        return title
+    return f"PARTIAL, ended after {counted(report.replays, 'replay')}: {title}"
+
+
 def _title(title: str, report: Report) -> str:
     return (
-        f"{title}: ranked by goodput a device ({_goodput(report)}), then by requests in memory; "
-        "times modelled; + helps, = no difference beyond 1 %, - makes it worse"
+        f"{_marked(title, report)}: ranked by goodput a device ({_goodput(report)}), then by "
+        "requests in memory; times modelled; + helps, = no difference beyond 1 %, - makes it worse"
     )
 
 
@@ -105,7 +123,7 @@ def _rows(report: Report) -> Iterator[tuple[str, ...]]:
 def _figures(figures: Figures, gain: float | None) -> tuple[str, ...]:
     return (
         f"{figures.goodput_per_second:,.4g}",
-        "" if gain is None else f"{gain:+.1%}",
+        "" if gain is None else gain_text(gain),
         f"{figures.goodput_per_device:,.4g}",
         f"{figures.in_time_share:.1%}",
         f"{figures.in_memory_peak:,}",
@@ -123,13 +141,25 @@ def _rests_on(row: Row) -> Iterator[str]:
             yield f"needs: {row.needs}"
     if row.figures.devices > 1:
         yield f"{row.figures.devices} devices"
+    yield from _times(row.figures)
     if row.measured:
         yield f"measured: {'; '.join(row.measured)}"
 
 
+def _times(figures: Figures) -> Iterator[str]:
+    """Mean times of its requests, where any finished."""
+    first, each = figures.first_token_seconds, figures.per_token_seconds
+    times = [
+        *([] if first is None else [f"first token after {seconds_text(first)}"]),
+        *([] if each is None else [f"{seconds_text(each)} per token after it"]),
+    ]
+    if times:
+        yield f"{', '.join(times)}, on average (modelled)"
+
+
 def _pairs(report: Report) -> str:
-    tried = f"{report.replays:,} replays, {report.pairs_tried:,} pairs among them"
-    left = f"; {report.pairs_left:,} more pairs were left out" if report.pairs_left else ""
+    tried = f"{counted(report.replays, 'replay')}, {counted(report.pairs_tried, 'pair')} among them"
+    left = f"; {counted(report.pairs_left, 'more pair')} left out" if report.pairs_left else ""
     best = f"; the best pair is {report.best_pair}" if report.best_pair else ""
     return f"{tried}{left}{best}."
 
@@ -144,3 +174,9 @@ def _show_text(console: Console, head: str | None, lines: Iterable[str]) -> None
         console.print(head, highlight=False, markup=False)
     for line in lines:
         console.print(Padding(line, (0, 0, 0, 2)), highlight=False, markup=False)
+
+
+def _show_verdict(console: Console, verdict: str) -> None:
+    """The answer, a line for each sentence."""
+    for sentence in re.split(r"(?<=\.) (?=[A-Z])", verdict):
+        console.print(sentence, style="bold", highlight=False, markup=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 
@@ -23,22 +23,23 @@ LEDGER_NAMES = {
     "free": "free",
 }
 
+#: Columns of a screen between two columns of a table.
+_BETWEEN = 3
+
 
 def show_results(console: Console, title: str, results: Sequence[ReplayResult]) -> None:
     """Print what became of the requests, then where the pool's bytes were."""
     heads = [head(result) for result in results]
-    if len(heads) > 2:  # so that they break between words, where columns are narrow
-        heads = [head.replace("-", " ") for head in heads]
     timings = " and ".join(sorted({result.timing for result in results}))
-    columns = [_figures(result) for result in results]
-    names = dict.fromkeys(name for column in columns for name in column)
-    rows = [[name, *(column.get(name, "-") for column in columns)] for name in names]
     formats = " and ".join(sorted({result.scenario["kv_format"] for result in results}))
     title = f"{title}, KV {formats} (times {timings})"
     if results[-1].partial:
         title = f"PARTIAL, ended early: {title}"
-    console.print(table(title, ["", *heads], rows))
-    console.print(table("Pool, mean over time", ["", *heads], _ledger_rows(results)))
+    for name, rows_of in ((title, _figure_rows), ("Pool, mean over time", _ledger_rows)):
+        columns, rows = ["", *heads], rows_of(results, narrow=False)
+        if _width([columns, *rows]) > console.width:
+            columns, rows = ["", *map(_broken, heads)], rows_of(results, narrow=True)
+        console.print(table(name, columns, rows))
     show_tiers(console, results)
     for text in dict.fromkeys(ranks_text(result.scenario) for result in results):
         if text:
@@ -72,11 +73,28 @@ def head(result: ReplayResult) -> str:
     return " + ".join(parts)
 
 
-def _figures(result: ReplayResult) -> dict[str, str]:
-    pool = result.pool
+def _width(rows: Iterable[Sequence[str]]) -> int:
+    """Columns of a screen that rows take."""
+    return sum(max(map(len, column)) + _BETWEEN for column in zip(*rows, strict=True))
+
+
+def _broken(head: str) -> str:
+    """A drive's name in lines."""
+    return head.replace(" + ", "\n+ ").replace("contiguous-", "contiguous\n")
+
+
+def _figure_rows(results: Sequence[ReplayResult], *, narrow: bool) -> list[list[str]]:
+    columns = [_figures(result, narrow=narrow) for result in results]
+    names = dict.fromkeys(name for column in columns for name in column)
+    return [[name, *(column.get(name, "-") for column in columns)] for name in names]
+
+
+def _figures(result: ReplayResult, *, narrow: bool) -> dict[str, str]:
+    pool, size = result.pool, bytes_text(result.pool.bytes)
+    whole = {"pool": f"{size} in {counted(pool.blocks, 'block')}"}
     figures = {
         "requests finished": f"{result.finished:,} of {result.submitted:,}",
-        "pool": f"{bytes_text(pool.bytes)} in {counted(pool.blocks, 'block')}",
+        **({"pool": size, "pool, blocks": f"{pool.blocks:,}"} if narrow else whole),
         "running, peak": f"{result.running.peak:,}",
         "running, mean": f"{result.running.mean:,.1f}",
         "waiting, mean": f"{result.waiting.mean:,.1f}",
@@ -110,13 +128,13 @@ def _figures(result: ReplayResult) -> dict[str, str]:
     return figures
 
 
-def _ledger_rows(results: Sequence[ReplayResult]) -> list[list[str]]:
-    rows = []
+def _ledger_rows(results: Sequence[ReplayResult], *, narrow: bool) -> list[list[str]]:
+    rows, between = [], "\n" if narrow else "  "
     for name in LEDGER_CLASSES:
         if name in ("shared", "cached") and not any(r.ledger.mean_bytes[name] for r in results):
             continue  # without a prefix cache there is nothing of the kind
         cells = [
-            f"{bytes_text(round(r.ledger.mean_bytes[name]))}  {r.ledger.mean_share[name]:6.1%}"
+            f"{bytes_text(round(r.ledger.mean_bytes[name]))}{between}{r.ledger.mean_share[name]:6.1%}"
             for r in results
         ]
         rows.append([LEDGER_NAMES[name], *cells])

@@ -71,10 +71,8 @@ def show_sweep(console: Console, result: SweepResult, sort: str, top: int) -> No
     else:
         say_wrapped(console, title, "bold")
     count = sum(row.status == "done" for row in result.rows)
-    console.print(
-        f"{len(done):,} of {count:,} replayed cells are shown; "
-        f"{result.reused:,} were in the results file already."
-    )
+    reused = f"; {result.reused:,} were in the results file already" if result.reused else ""
+    console.print(f"{len(done):,} of {count:,} replayed cells are shown{reused}.")
     _show_reasons(console, result)
 
 
@@ -82,10 +80,10 @@ def _figures(rows: Sequence[Row], sort: str) -> Columns:
     """What is known of the rows, what they are sorted by first; what is nowhere is left out."""
     columns = {
         "goodput": [_number(row.goodput_requests_per_second) for row in rows],
+        "met": ["-" if row.goodput_share is None else f"{row.goodput_share:.0%}" for row in rows],
         "tokens/s": [f"{row.output_tokens_per_second or 0:,.0f}" for row in rows],
         "TTFT p99": [_seconds(row.first_token_seconds_p99) for row in rows],
         "TPOT p99": [_seconds(row.per_token_seconds_p99) for row in rows],
-        "met": ["-" if row.goodput_share is None else f"{row.goodput_share:.0%}" for row in rows],
         "running": [f"{row.running_mean or 0:,.1f}" for row in rows],
         "lost": [f"{(row.preemptions or 0) + (row.rejected or 0):,}" for row in rows],
         "finished/s": [_number(row.requests_per_second) for row in rows],

@@ -35,4 +35,4 @@ def _row(tier: TierTraffic) -> tuple[str, ...]:
 
 
 def _text(amount: Amount) -> str:
-    return f"{bytes_text(amount.bytes)} ({amount.blocks:,})" if amount.blocks else "0"
+    return f"{bytes_text(amount.bytes)}\n({amount.blocks:,})" if amount.blocks else "0"

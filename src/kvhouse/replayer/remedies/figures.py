@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kvhouse.replayer.ratio import ratio
@@ -70,14 +70,27 @@ class Driven:
     figures: Figures
 
 
-def drive_all(setups: Sequence[Setup], slo: SLO | None) -> Driven:
+def drive_all(
+    setups: Sequence[Setup], slo: SLO | None, on_ended: Callable[[object], None] | None = None
+) -> Driven:
     """Replay each replica of a setting.
+
+    Args:
+        setups: One for each replica.
+        slo: What requests should meet.
+        on_ended: Called with the record of each request, when it has ended.
 
     Raises:
         KvhouseError: One of them is impossible.
     """
     records: list[RequestRecord] = []
-    results = tuple(setup.drive(slo=slo, on_ended=records.append) for setup in setups)
+
+    def keep(record: RequestRecord) -> None:
+        records.append(record)
+        if on_ended:
+            on_ended(record)
+
+    results = tuple(setup.drive(slo=slo, on_ended=keep) for setup in setups)
     return Driven(tuple(setups), results, _figures(setups, results, records))
 
 

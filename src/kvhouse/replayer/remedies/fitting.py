@@ -99,6 +99,7 @@ def fitting(
     *,
     slo: SLO | None = None,
     on_replay: Callable[[int, int], None] | None = None,
+    on_ended: Callable[[object], None] | None = None,
 ) -> Fitting:
     """Replay ``base`` with each change that makes it fit. Ctrl-C ends it with what was done.
 
@@ -106,7 +107,9 @@ def fitting(
         base: How the traffic would be served.
         budget: What ``unfit`` gives for it.
         slo: What requests should meet.
-        on_replay: Called after each replay with how many are done, and how many there will be.
+        on_replay: Called at first and after each replay with how many are done, and how many there
+            will be.
+        on_ended: Called with the record of each request that a replay has ended.
 
     Raises:
         KvhouseError: An option is impossible whatever fits.
@@ -117,9 +120,11 @@ def fitting(
     candidates = [one for one in found if isinstance(one, Candidate)]
     partial = False
     try:
+        if on_replay:
+            on_replay(0, len(candidates))
         for done, candidate in enumerate(candidates, 1):
             try:
-                rows.append(_row(base, candidate, slo))
+                rows.append(_row(base, candidate, slo, on_ended))
             except KvhouseError as error:
                 excluded.append(Excluded(candidate.name, str(error)))
             if on_replay:
@@ -128,7 +133,7 @@ def fitting(
         partial = True
     rows.sort(key=lambda row: (-row.figures.goodput_per_device, -row.figures.in_memory_peak))
     return Fitting(
-        verdict=_verdict(base, budget, rows),
+        verdict=_verdict(base, budget, rows, asked=slo is not None),
         partial=partial,
         weight_bytes=budget.weights,
         usable_bytes=budget.memory - budget.reserve,
@@ -149,13 +154,20 @@ def _candidates(base: Setup) -> Iterator[Candidate | Excluded]:
             yield on_ranks(base, tensor_parallel(case, ranks))
 
 
-def _row(base: Setup, candidate: Candidate, slo: SLO | None) -> FittingRow:
+def _row(
+    base: Setup,
+    candidate: Candidate,
+    slo: SLO | None,
+    on_ended: Callable[[object], None] | None,
+) -> FittingRow:
     setup = replace(base, **candidate.fields)
-    figures = drive_all((setup,), slo).figures
+    figures = drive_all((setup,), slo, on_ended).figures
     left = kv_budget(setup.rank, setup.device, setup.weight_dtype, setup.utilization).kv
     flags = extra_flags(base, setup)
+    assumption = candidate.assumption.removeprefix(_NO_TRAFFIC).removeprefix("; ")
     if setup.device is not base.device:
         flags = f"--device {setup.device.name} {flags}".strip()
+        assumption = f"memory, bandwidth and FLOP/s of {setup.device.name} ({setup.device.basis})"
     return FittingRow(
         candidate.name,
         candidate.change,
@@ -165,17 +177,23 @@ def _row(base: Setup, candidate: Candidate, slo: SLO | None) -> FittingRow:
         candidate.accuracy,
         candidate.latency,
         candidate.needs,
-        candidate.assumption.removeprefix(_NO_TRAFFIC).removeprefix("; "),
+        assumption,
     )
 
 
-def _verdict(base: Setup, budget: Budget, rows: list[FittingRow]) -> str:
+def _verdict(base: Setup, budget: Budget, rows: list[FittingRow], *, asked: bool) -> str:
     usable = budget.memory - budget.reserve
     what = (
-        f"the weights take {bytes_text(budget.weights)} of {bytes_text(usable)} usable on "
-        f"{base.device.name}, so it serves nothing"
+        f"the weights take {bytes_text(budget.weights)}, and {bytes_text(usable)} of "
+        f"{base.device.name} are usable"
     )
     if not rows:
         return f"Nothing that was tried makes it fit: {what}."
-    names = ", ".join(row.name for row in rows)
-    return f"It does not fit: {what}. It fits with: {names}."
+    best, *others = rows
+    comes_to = f"{best.figures.goodput_per_device:,.4g} requests/s for each device"
+    if asked:
+        comes_to += f", {best.figures.in_time_share:.1%} meet the SLO"
+    text = f"It does not fit: {what}. Of what makes it fit, {best.name} serves most: {comes_to}."
+    if others:
+        text += f" It fits as well with: {', '.join(row.name for row in others)}."
+    return text

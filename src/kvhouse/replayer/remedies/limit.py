@@ -11,7 +11,7 @@ from kvhouse.errors import KvhouseError
 from kvhouse.replayer.find import blocks_needed
 from kvhouse.replayer.remedies.figures import Driven, Figures
 from kvhouse.replayer.setup import Setup
-from kvhouse.units import bytes_text
+from kvhouse.units import bytes_text, counted
 
 #: Share of the requests from which on the load counts as served.
 SERVED = 0.99
@@ -33,6 +33,8 @@ class Limit:
             ``memory``: with a pool in which no request waits, goodput is higher. ``max-running``:
             more requests than may run at once wait. ``length``: every request is longer than is
             allowed. ``device``: what is left, its speed.
+        beyond: Where it is memory, what holds the base back with memory enough for all:
+            ``arrivals``, ``max-running`` or ``device``; else None.
         offered_per_second: Rate of arrivals; None where all come at once.
         served_per_second: Finished requests over the makespan.
         unbounded: The figures with a pool in which no request waits for memory; None where
@@ -43,6 +45,7 @@ class Limit:
     """
 
     name: LimitName
+    beyond: LimitName | None
     offered_per_second: float | None
     served_per_second: float
     unbounded: Figures | None
@@ -77,18 +80,27 @@ def limit_of(base: Driven, unbounded: Driven | None, flags: str) -> Limit:
     offered = _offered(setup)
     more = unbounded.figures if unbounded else None
     served = figures.finished / figures.makespan_seconds if figures.makespan_seconds else 0.0
-    name: LimitName = "device"
-    if all_served(figures, offered, asked=result.goodput is not None):
-        name = "arrivals"
-    elif more is None:
+    asked = result.goodput is not None
+    name, beyond = _but_memory(base, offered, setup.max_running), None
+    if unbounded is None:
         name = "length"
-    elif serves_more(figures, more, timed=result.goodput is not None and offered is not None):
-        name = "memory"
-    elif result.running.peak >= setup.max_running and result.waiting.mean > 0:
-        name = "max-running"
+    elif name != "arrivals" and serves_more(
+        figures, unbounded.figures, timed=asked and offered is not None
+    ):
+        name, beyond = "memory", _but_memory(unbounded, offered, setup.max_running)
     size = unbounded.results[0].pool.bytes if unbounded else None
     evidence = tuple(_evidence(base, offered, served, more, size))
-    return Limit(name, offered, served, more, flags, size, evidence)
+    return Limit(name, beyond, offered, served, more, flags, size, evidence)
+
+
+def _but_memory(driven: Driven, offered: float | None, max_running: int) -> LimitName:
+    """What holds a replay back, if it is not memory."""
+    (result,) = driven.results
+    if all_served(driven.figures, offered, asked=result.goodput is not None):
+        return "arrivals"
+    if result.running.peak >= max_running and result.waiting.mean > 0:
+        return "max-running"
+    return "device"
 
 
 def _offered(setup: Setup) -> float | None:
@@ -126,16 +138,19 @@ def _evidence(
     yield f"{figures.in_time_share:.1%} of {figures.submitted:,} requests {asked}"
     rate = "all requests come at once" if offered is None else f"{offered:,.4g} requests/s arrive"
     yield f"{rate}, {served:,.4g} are served"
-    yield f"{figures.queue_share:.1%} of their time in the system is waiting for memory"
+    waits = f"they wait {figures.queue_share:.1%} of their time in the system to be admitted"
+    yield waits if more is None else f"{waits}, {more.queue_share:.1%} with memory enough for all"
     yield (
         f"at most {figures.used_peak_share:.1%} of the pool holds tokens, {figures.refusals:,} "
         f"refusals, {figures.preemptions:,} preemptions"
     )
     if result.rejections:
-        yield f"{len(result.rejections):,} requests can never fit and were rejected"
+        first, count = result.rejections[0], len(result.rejections)
+        of_them = "" if count == 1 else "the first, "
+        yield f"{counted(count, 'request')} can never fit: {of_them}{first.reason}"
     if more and size is not None:
         yield (
-            f"with memory enough for all ({bytes_text(size)}) goodput is "
-            f"{more.goodput_per_second:,.4g} requests/s instead of "
+            f"with memory enough for all ({bytes_text(size)}) {more.in_time_share:.1%} {asked}, "
+            f"and goodput is {more.goodput_per_second:,.4g} requests/s instead of "
             f"{figures.goodput_per_second:,.4g}"
         )

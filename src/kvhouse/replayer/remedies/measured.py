@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvhouse.replayer.remedies.figures import Driven
+from kvhouse.replayer.remedies.figures import Driven, Figures
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.units import bytes_text
 
 
-def measured(driven: Driven) -> Iterator[str]:
-    """Hit rates, what was loaded and what was not, and devices; in words."""
+def measured(driven: Driven, base: Figures) -> Iterator[str]:
+    """Hit rates, what was loaded and what was not, and rejections unlike the base's; in words."""
     figures = driven.figures
     if figures.prefix_share is not None:
         yield f"{figures.prefix_share:.1%} of prompt tokens found in the pool"
@@ -20,9 +20,9 @@ def measured(driven: Driven) -> Iterator[str]:
     if figures.preemptions:
         again = sum(result.recomputed_tokens for result in driven.results)
         yield f"tokens computed again after preemptions: {again:,}"
-    rejected = figures.submitted - figures.finished
-    if rejected:
-        yield f"{rejected:,} requests rejected"
+    rejected, before = (one.submitted - one.finished for one in (figures, base))
+    if rejected != before:
+        yield f"requests rejected: {rejected:,} instead of {before:,}"
 
 
 def _traffic(results: tuple[ReplayResult, ...]) -> Iterator[str]:

@@ -27,6 +27,7 @@ def remedies(
     slo: SLO | None = None,
     tries: Tries | None = None,
     on_replay: Callable[[int, int], None] | None = None,
+    on_ended: Callable[[object], None] | None = None,
 ) -> Report:
     """Replay ``base``, each remedy alone, and pairs of those that help.
 
@@ -39,15 +40,16 @@ def remedies(
         base: How the traffic is served now.
         slo: What requests should meet; without one, goodput counts all that finish.
         tries: Figures of the remedies.
-        on_replay: Called after each replay with how many are done, and how many there will be as
-            far as is known.
+        on_replay: Called at first and after each replay with how many are done, and how many there
+            will be as far as is known.
+        on_ended: Called with the record of each request that a replay has ended.
 
     Raises:
         KvhouseError: The base or an option is impossible; a remedy that is not is in
             ``Report.excluded``.
     """
     tries = tries or Tries()
-    work = _Work(base, slo, on_replay or _unseen)
+    work = _Work(base, slo, on_replay or _unseen, on_ended)
     alone = work.sift(candidates(base, tries))
     driven, limit = work.begin(alone)
     pairs: list[Pair] = []
@@ -62,7 +64,7 @@ def remedies(
     tried = sorted(work.tried, key=_by_goodput)
     rows = _rows(driven, tried, limit)
     return Report(
-        verdict=verdict(driven.figures, rows, limit, asked=slo is not None),
+        verdict=verdict(driven.figures, rows, limit, asked=slo is not None, partial=partial),
         partial=partial,
         compared=tuple(compared(rows)),
         slo=slo,
@@ -82,12 +84,19 @@ def remedies(
 class _Work:
     """Replays that are made and counted."""
 
-    def __init__(self, base: Setup, slo: SLO | None, on_replay: Callable[[int, int], None]) -> None:
+    def __init__(
+        self,
+        base: Setup,
+        slo: SLO | None,
+        on_replay: Callable[[int, int], None],
+        on_ended: Callable[[object], None] | None,
+    ) -> None:
         self.excluded: list[Excluded] = []
         self.tried: list[Tried] = []
         self.pairs_begun = 0
         self.done = 0
-        self._base, self._slo, self._on_replay = base, slo, on_replay
+        self._base, self._slo = base, slo
+        self._on_replay, self._on_ended = on_replay, on_ended
         self._expected = 0
 
     def sift(self, found: Iterable[Candidate | Excluded]) -> list[Candidate]:
@@ -104,6 +113,7 @@ class _Work:
         """Replay the base, and once more with memory enough."""
         unbounded = without_bounds(self._base)
         self._expected = 1 + (unbounded is not None) + sum(map(_replays, alone))
+        self._on_replay(0, self._expected)
         driven = self._drive((self._base,))
         if unbounded is None:
             return driven, limit_of(driven, None, "")
@@ -113,7 +123,7 @@ class _Work:
     def attempt(self, candidate: Candidate, pair: Pair | None = None) -> None:
         """Replay a candidate; what is impossible is noted with the reason."""
         try:
-            driven = drive_all(applied(self._base, candidate.fields), self._slo)
+            driven = drive_all(applied(self._base, candidate.fields), self._slo, self._on_ended)
         except KvhouseError as error:
             self.excluded.append(Excluded(candidate.name, str(error)))
             self._expected -= _replays(candidate)
@@ -129,7 +139,7 @@ class _Work:
             self.attempt(pair.candidate, pair)
 
     def _drive(self, setups: Sequence[Setup]) -> Driven:
-        driven = drive_all(setups, self._slo)
+        driven = drive_all(setups, self._slo, self._on_ended)
         self._count(len(setups))
         return driven
 
@@ -178,7 +188,7 @@ def _row(base: Driven, one: Tried, limit: Limit, memory_rank: int) -> Row:
         latency=candidate.latency,
         needs=candidate.needs,
         assumption=candidate.assumption,
-        measured=tuple(measured(driven)),
+        measured=tuple(measured(driven, before)),
         results=driven.results,
     )
 

@@ -13,6 +13,14 @@ from kvhouse.replayer.slo import SLO
 
 Effect = Literal["helps", "no difference", "worse"]
 
+#: From this gain on it is written as a factor, which is easier to read.
+_TENFOLD = 9.0
+
+
+def gain_text(gain: float) -> str:
+    """A gain for people: ``+42.0%``, and ``18.6x`` where it is ten times as much or more."""
+    return f"{gain:+.1%}" if gain < _TENFOLD else f"{1 + gain:,.3g}x"
+
 
 @dataclass(frozen=True, slots=True)
 class Row:

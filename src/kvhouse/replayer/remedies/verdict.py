@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from kvhouse.planner.remedies.prices import standing
 from kvhouse.replayer.remedies.figures import Figures
 from kvhouse.replayer.remedies.limit import MARGIN, Limit, all_served
-from kvhouse.replayer.remedies.report import Row
+from kvhouse.replayer.remedies.report import Row, gain_text
 
 _WHY_NOT = {
     "arrivals": ": arrivals are the limit",
@@ -19,20 +19,33 @@ _WHY_NOT = {
 
 #: What can be known of a remedy's accuracy, the least loss first.
 _PRICES = ("unchanged", "known", "unknown", "loses")
+#: The last of these with which accuracy is known to stay.
+_KEPT = _PRICES.index("known")
 
 
-def verdict(base: Figures, rows: Sequence[Row], limit: Limit, *, asked: bool) -> str:
+def verdict(
+    base: Figures, rows: Sequence[Row], limit: Limit, *, asked: bool, partial: bool = False
+) -> str:
     """Which row pays most, or why none does.
 
     Of rows that are as good (less than 1 % apart, or serving all that comes) the cheapest is named
-    first: no pair, and what is sure to cost the least accuracy.
+    first: no pair, and what is sure to cost the least accuracy. Where the first may lose accuracy,
+    the best that is known to keep it is named as well.
 
     Args:
         base: What the base comes to.
         rows: Best first.
         limit: What holds the base back.
         asked: Whether there is an SLO.
+        partial: Whether more would have been replayed.
     """
+    if partial and not rows:
+        return "No remedy was replayed yet."
+    text = _answer(base, rows, limit, asked=asked)
+    return f"As far as it was replayed: {text}" if partial else text
+
+
+def _answer(base: Figures, rows: Sequence[Row], limit: Limit, *, asked: bool) -> str:
     helping = [row for row in rows if row.effect == "helps"]
     if not helping:
         return f"None of these helps{_WHY_NOT[limit.name]}."
@@ -42,18 +55,26 @@ def verdict(base: Figures, rows: Sequence[Row], limit: Limit, *, asked: bool) ->
     def serves_all(row: Row) -> bool:
         return all_served(row.figures, limit.offered_per_second, asked=asked)
 
+    def gained(row: Row) -> str:
+        return f"{row.name}: {_gain(row, base, asked=asked)}"
+
     best, *equals = _best(here or others, serves_all)
-    text = f"{best.name} pays most: {_gain(best, base)}"
+    text = f"{best.name} pays most: {_gain(best, base, asked=asked)}"
     if serves_all(best):
         text += ", and arrivals are the limit then"
     text += "."
     if equals:
         text += f" As good: {', '.join(row.name for row in equals)}."
+    kept = [row for row in here or others if _price(row) <= _KEPT]
+    if kept and _price(best) > _KEPT:
+        text += f" Of what is known to keep accuracy, {gained(_best(kept, serves_all)[0])}."
     if not here:
         return f"Nothing on the same devices helps{_WHY_NOT[limit.name]}. {text}"
+    if limit.beyond == "device" and limit.unbounded and limit.offered_per_second is not None:
+        share = f"{limit.unbounded.in_time_share:.1%} {'meet the SLO' if asked else 'are served'}"
+        text += f" With memory enough for all {share}, and the device's speed is the limit."
     if others:
-        more = _best(others, serves_all)[0]
-        text += f" Of what takes more devices, {more.name}: {_gain(more, base)}."
+        text += f" Of what takes more devices, {gained(_best(others, serves_all)[0])}."
     return text
 
 
@@ -98,13 +119,16 @@ def _total(figures: Figures) -> str:
     )
 
 
-def _gain(row: Row, base: Figures) -> str:
-    share = "" if row.gain is None else f" ({row.gain:+.1%})"
-    each = ""
-    if row.figures.devices > base.devices:
-        each = f", {row.figures.goodput_per_device:,.4g} for each of {row.figures.devices} devices"
-    return (
-        f"goodput {base.goodput_per_second:,.4g} -> {row.figures.goodput_per_second:,.4g} "
-        f"requests/s{share}{each}, requests in memory {base.in_memory_peak:,} -> "
-        f"{row.figures.in_memory_peak:,}"
-    )
+def _gain(row: Row, base: Figures, *, asked: bool) -> str:
+    before, after = base, row.figures
+    share = "" if row.gain is None else f" ({gain_text(row.gain)})"
+    parts = [
+        f"goodput {before.goodput_per_second:,.4g} -> {after.goodput_per_second:,.4g} "
+        f"requests/s{share}"
+    ]
+    if after.devices > before.devices:
+        parts.append(f"{after.goodput_per_device:,.4g} for each of {after.devices} devices")
+    if asked:
+        parts.append(f"{before.in_time_share:.1%} -> {after.in_time_share:.1%} meet the SLO")
+    parts.append(f"requests in memory {before.in_memory_peak:,} -> {after.in_memory_peak:,}")
+    return ", ".join(parts)

@@ -52,10 +52,7 @@ class Cluster:
             _knock(address)
             self._ray.init(address=address, log_to_driver=False, logging_level="ERROR")
         except (OSError, OverflowError, RuntimeError, ValueError) as error:
-            words = " ".join(str(error).split())[:200]
-            raise KvhouseError(
-                f"no Ray cluster at {address}: {words}: start one with `ray start --head`"
-            ) from None
+            raise KvhouseError(unreached(address, error)) from None
 
     @property
     def free(self) -> int:
@@ -102,6 +99,19 @@ def _knock(address: str) -> None:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host, int(port)), _PATIENCE).close()
+
+
+def unreached(address: str, error: Exception) -> str:
+    """Why there is no connection, and what to do."""
+    if address == "auto":
+        return "no Ray cluster runs on this machine: start one with `ray start --head`"
+    words = " ".join(str(error).split())[:200]
+    if isinstance(error, ConnectionError) and not error.errno:  # Ray's own: somebody answered
+        return (
+            f"no Ray cluster at {address} that lets us in: {words}: where it asks for a token, set "
+            "RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN if it is not the one in ~/.ray/auth_token"
+        )
+    return f"no Ray cluster at {address}: {words}: start one with `ray start --head`"
 
 
 def _row(sweep: Sweep, cell: Cell) -> Row:

@@ -161,6 +161,7 @@ def _rows(picture: Picture, texts: Texts) -> list[tuple[str, Callable[[Drive], s
     timing = texts.timing(picture.timing)
     rows: list[tuple[str, Callable[[Drive], str]]] = [
         (texts.say("row_finished"), lambda d: f"{d.result.finished:,}"),
+        *_goodput(picture, texts),
         (texts.say("row_rejected"), lambda d: f"{len(d.result.rejections):,}"),
         (texts.say("row_pool"), lambda d: size_text(d.result.pool.bytes)),
         *((texts.classes[kind], _mean_bytes(kind)) for kind in LEDGER_CLASSES),
@@ -184,6 +185,26 @@ def _rows(picture: Picture, texts: Texts) -> list[tuple[str, Callable[[Drive], s
             texts.say("row_makespan", timing=timing),
             lambda d: seconds_text(d.result.makespan_seconds),
         ),
+    ]
+
+
+def _goodput(picture: Picture, texts: Texts) -> list[tuple[str, Callable[[Drive], str]]]:
+    """How many requests met the SLO, where one was given."""
+
+    def met(drive: Drive) -> str:
+        good = drive.result.goodput
+        return f"{good.requests:,} ({good.share:.1%})" if good else _NOTHING
+
+    def rate(drive: Drive) -> str:
+        good = drive.result.goodput
+        return f"{good.requests_per_second:,.3g}" if good else _NOTHING
+
+    if not any(drive.result.goodput for drive in picture.drives):
+        return []
+    timing = texts.timing(picture.timing)
+    return [
+        (texts.say("row_in_time", timing=timing), met),
+        (texts.say("row_goodput", timing=timing), rate),
     ]
 
 
