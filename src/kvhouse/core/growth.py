@@ -160,7 +160,8 @@ class Growth:
         tables = self._memory.holding(request.id).tables
         if not tables:
             return 0
-        return min(tables[0].end * self._size, request.most_slots)
+        held = tables[0].first + len(tables[0].ids)
+        return min(held * self._size, request.most_slots)
 
     def at_its_edge(self, request: Request, computed: int) -> bool:
         """Whether a request holds the blocks of so many computed tokens and no further one."""

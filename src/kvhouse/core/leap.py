@@ -46,7 +46,7 @@ class Leaper:
         self._size = self.memory.layout.block_size
         #: Bytes of a block that each group's layers fill.
         self._layer_bytes = [group.layer_bytes for group in self.memory.layout.groups]
-        self._windows = self.memory.layout.windows
+        self._windows, self._tiers = self.memory.layout.windows, self.memory.tiers
         self._cohort = Cohort(self._size, self._windows)
         self._growth = Growth(self.memory, self._cohort)
         self._outlook = Outlook(scheduler, self._cohort, self._growth)
@@ -124,9 +124,9 @@ class Leaper:
         if waits and size > budget:
             return None
         needed = len(beginning) * self._growth.each
-        if beginning and needed > self._growth.spare:
+        if beginning and needed > self._pool.free_blocks:
             return None
-        if self.memory.tiers and not self._leaves_alone(self.memory.tiers, needed):
+        if self._tiers and not self._leaves_alone(self._tiers, needed):
             return None
         left = self._deal(budget, alone=waits) if self._prompts else budget - size * (not waits)
         if windows and left >= 0 and self._prompts:
@@ -192,6 +192,8 @@ class Leaper:
 
     def _leaves_alone(self, tiers: Tiers, needed: int) -> bool:
         """Whether a step neither loads nor stores, that takes so many blocks for decoding."""
+        if needed > self._growth.spare:
+            return False
         waiting, full = self.scheduler.waiting, self.config.max_running
         if waiting.head is None or len(self.scheduler.running) == full:
             return True

@@ -20,7 +20,7 @@ class Outlook:
         self._scheduler, self._config = scheduler, scheduler.config
         self._memory, self._pool = scheduler.memory, scheduler.memory.pool
         self._cohort, self._growth = cohort, growth
-        self._size = scheduler.memory.layout.block_size
+        self._size, self._tiers = scheduler.memory.layout.block_size, scheduler.memory.tiers
 
     def look_beyond(self, stretch: Stretch, prompts: list[Request]) -> None:
         """Let steps follow where the first step's other rows decode from then on.
@@ -51,7 +51,8 @@ class Outlook:
             steps = min(steps, 1 + (left - 1) // chunk)
         elif chunk < 0 or idle or not self._nobody_follows():
             return
-        if later * self._growth.each * -(-steps // self._size) <= self._growth.spare:
+        spare = self._growth.spare if self._tiers else self._pool.free_blocks
+        if later * self._growth.each * -(-steps // self._size) <= spare:
             stretch.later, stretch.most = later, steps
             if left:
                 stretch.chunk, stretch.chunk_first = chunk, last.known - left
@@ -67,7 +68,9 @@ class Outlook:
         floor = self._floor()
         if floor is None:
             return 1
-        spare = min(self._pool.free_blocks - floor, self._growth.spare)
+        spare = self._pool.free_blocks - floor
+        if self._tiers:
+            spare = min(spare, self._growth.spare)
         most = cohort.size * self._growth.each * -(-steps // self._size)
         if self._growth.windows and (most > spare or self._scheduler.refusal):
             return self._growth.windows.quiet(steps, floor, self._ceiling())

@@ -185,9 +185,9 @@ class FittedSteps:
         decoding: int,
         before: int,
         rows: Sequence[PlainRow] = (),
+        seen: Sequence[tuple[int, int]] = (),
         *,
         going_on: bool = False,
-        seen: Sequence[tuple[int, int]] = (),
     ) -> Line:
         """As ``Roofline.line``: the first step is exactly what ``step`` says.
 
@@ -196,7 +196,8 @@ class FittedSteps:
         parts = self._parts.of(rows)
         decode_bytes = before * self._parts.entry_bytes + parts.decode_bytes
         more_bytes = decoding * self._parts.entry_bytes
-        for window, (there, growing) in zip(self._parts.windows, seen, strict=True):
+        for number, window in enumerate(self._parts.windows):
+            there, growing = seen[number]
             decode_bytes += there * window.entry_bytes
             more_bytes += growing * window.entry_bytes
         first = StepParts(

@@ -153,9 +153,9 @@ class Roofline:
         decoding: int,
         before: int,
         rows: Sequence[tuple[int, int, bool]] = (),
+        seen: Sequence[tuple[int, int]] = (),
         *,
         going_on: bool = False,
-        seen: Sequence[tuple[int, int]] = (),
     ) -> Line:
         """The cost of steps in a row, where ``linear``; the first is exactly what ``step`` says.
 
@@ -163,10 +163,10 @@ class Roofline:
             decoding: Rows of one token that every step has; each samples.
             before: Tokens that these have together in the pool before the first step.
             rows: Further rows of the first step: first position, tokens, and whether they sample.
-            going_on: Whether every later step has these rows too, each with as many next tokens;
-                none of them may begin at position 0. Otherwise no later step has them.
             seen: For each of the layout's windows, the tokens that the decoding rows read before
                 the first step, and what each later step adds to them.
+            going_on: Whether every later step has these rows too, each with as many next tokens;
+                none of them may begin at position 0. Otherwise no later step has them.
         """
         tokens = samples = more = more_pairs = decoding
         states = 2 * decoding
@@ -188,7 +188,8 @@ class Roofline:
         flops = 2 * (self._body * tokens + self._head * samples)
         flops += self._pair_flops * (before + decoding + pairs)
         more_bytes, more_flops = more * self._entry_bytes, more_pairs * self._pair_flops
-        for window, (there, growing) in zip(self._windows, seen, strict=True):
+        for number, window in enumerate(self._windows):
+            there, growing = seen[number]
             moved += window.entry_bytes * (there + decoding * window.kept)
             flops += window.pair_flops * (there + decoding)
             more_bytes += window.entry_bytes * growing

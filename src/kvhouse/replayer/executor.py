@@ -29,9 +29,9 @@ class LeapingExecutor(Executor, Protocol):
         decoding: int,
         before: int,
         rows: Sequence[PlainRow],
+        seen: Sequence[tuple[int, int]] = (),
         *,
         going_on: bool = False,
-        seen: Sequence[tuple[int, int]] = (),
     ) -> Line:
         """The times of a stretch's steps, one after the other; see ``Roofline.line``."""
         ...
@@ -80,13 +80,13 @@ class ModelledExecutor:
         decoding: int,
         before: int,
         rows: Sequence[PlainRow],
+        seen: Sequence[tuple[int, int]] = (),
         *,
         going_on: bool = False,
-        seen: Sequence[tuple[int, int]] = (),
     ) -> Line:
         """As the roofline's, with the sums of its tokens, of which every step has as many."""
         assert self.sums is not None, "it is taken only where there are sums"
-        line = self.roofline.line(decoding, before, rows, going_on=going_on, seen=seen)
+        line = self.roofline.line(decoding, before, rows, seen, going_on=going_on)
         line.beside = self.sums.seconds(decoding + sum(count for _, count, _ in rows))
         return line
 

@@ -48,7 +48,7 @@ class Leap:
     def spend(self, now: float, until: float, most: int) -> tuple[list[float], float]:
         """How long each step of the planned stretch takes; see ``Line.spend``."""
         stretch = self._leaper.stretch
-        line = self._line(stretch.decoding, stretch.before, stretch.rows, seen=stretch.seen)
+        line = self._line(stretch.decoding, stretch.before, stretch.rows, stretch.seen)
         if not stretch.rows or most == 1:
             return line.spend(now, until, most)
         seconds, now = line.spend(now, until, 1)

@@ -95,12 +95,12 @@ class Stretches:
         for later, tokens in stretch.excess:
             self._excess.append((len(self._seconds) + later + 1, tokens))
         self._cached += stretch.cached
-        self._unheld += stretch.unheld
         self._seconds += seconds
         self._of_all.add(place, _of_all(stretch, position, len(seconds)))
         if stretch.rows or stretch.idle:
             self._of_rows.add(place, _of_rows(stretch))
         if stretch.seen:
+            self._unheld += stretch.unheld
             self._of_windows.add(place, (stretch.passed, stretch.passing, stretch.short))
         if stretch.shared or stretch.external or stretch.free_slots:
             self._of_sharing.add(place, _of_sharing(stretch))
