@@ -21,6 +21,7 @@ from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.search import DEFAULT_SHARE, Goal, Probe, Search, SearchStopped
 from kvhouse.replayer.setup import Setup
 from kvhouse.replayer.stop import Stop
+from kvhouse.replayer.trace_request import MOST_SECONDS
 from kvhouse.replayer.trace_table import TraceTable
 
 __all__ = [
@@ -38,6 +39,9 @@ RATE_STEP = 1.01
 
 #: Rates are tried between the trace's own over this and times this.
 MOST_FACTOR = 2.0**20
+
+#: A search slows what a trace may hold, at most ``MOST_SECONDS``, down by ``MOST_FACTOR``.
+MOST_LATEST = MOST_SECONDS * MOST_FACTOR
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +183,18 @@ def _find_blocks(search: Search, largest: int, enough: int) -> None:
 
 
 def at_rate(setup: Setup, factor: float) -> Setup:
-    """The same replay with requests that arrive so many times as fast."""
+    """The same replay with requests that arrive so many times as fast.
+
+    Raises:
+        KvhouseError: The last of them would arrive later than kvhouse counts.
+    """
     trace = setup.trace
+    last = trace.requests[-1].arrival / factor if trace.requests else 0.0
+    if last > MOST_LATEST:
+        raise KvhouseError(
+            f"{factor:.3g} times the trace's rate: the last request would arrive after "
+            f"{last:.3g} seconds; give a higher rate"
+        )
     selection = replace(trace.selection, scale_rate=trace.selection.scale_rate * factor)
     requests = (one._replace(arrival=one.arrival / factor) for one in trace.requests)
     return replace(setup, trace=replace(trace, requests=TraceTable(requests), selection=selection))
