@@ -282,7 +282,10 @@ def test_conversations_end_before_the_context_does():
         ("poisson:requests=1,rate=0,prompt=1,output=1", "rate is '0', not a number from 1e-9"),
         ("constant:requests=1,rate=1e-300,prompt=1,output=1", "rate is '1e-300', not a number"),
         ("gamma:requests=2,rate=1,cv=1e-160,prompt=1,output=1", "cv is '1e-160', not a number"),
-        ("poisson:requests=200,rate=1e-9,prompt=1,output=1", "later than 1e.11: give a higher rate"),
+        (
+            "poisson:requests=200,rate=1e-9,prompt=1,output=1",
+            "later than 1e.11: give a higher rate",
+        ),
         ("poisson:requests=1,rate=1,lengths=sharegpt,output=1", "one or the other"),
         ("poisson:requests=1,rate=1,lengths=backlog", "lengths is 'backlog': give a trace or"),
         ("poisson:requests=1,rate=1,output=1,prompt=0", r"uniform\(0,0\): give 1 <= low"),

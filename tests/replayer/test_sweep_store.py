@@ -113,7 +113,9 @@ FOREIGN = [b"text\n", b"text", b"[]\n", b"1\n", b"null\n", b"\xff\xfe", b"[" * 1
 FACTS_LINE = json.dumps(FACTS).encode() + b"\n"
 
 
-@pytest.mark.parametrize("content", [*FOREIGN, *(FACTS_LINE + end for end in FOREIGN if b"\n" in end)])
+@pytest.mark.parametrize(
+    "content", [*FOREIGN, *(FACTS_LINE + end for end in FOREIGN if b"\n" in end)]
+)
 def test_a_journal_of_anything_else_is_refused_and_kept(tmp_path, content):
     journal = tmp_path / "r.parquet.journal"
     journal.write_bytes(content)

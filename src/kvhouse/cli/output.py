@@ -85,6 +85,7 @@ def whole_file(
             raise KvhouseError(f"{what} {path!r}: is no name for a file")
         partial = target.with_name(f".{target.name[:200]}.partial")
         file = partial.open("wb")
+
     def write(content: bytes) -> None:
         with _named(named):
             file.write(content)

@@ -40,6 +40,9 @@ RATE_STEP = 1.01
 #: Rates are tried between the trace's own over this and times this.
 MOST_FACTOR = 2.0**20
 
+#: Requests per second; those that come faster come at once.
+_MOST_RATE = 1e15
+
 #: A search slows what a trace may hold, at most ``MOST_SECONDS``, down by ``MOST_FACTOR``.
 MOST_LATEST = MOST_SECONDS * MOST_FACTOR
 
@@ -103,8 +106,8 @@ def find_max_rate(
     """
     if goal.slo is None:
         raise KvhouseError("a largest rate needs an SLO: say what requests must meet")
-    own = TraceTable(setup.trace.requests).rate
-    if setup.as_backlog or own is None:
+    own = None if setup.as_backlog else own_rate(TraceTable(setup.trace.requests))
+    if own is None:
         raise KvhouseError("all requests arrive at once: there is no rate to change")
     search = Search(lambda factor: at_rate(setup, factor), goal, on_ended, stop)
     with search.until_stopped():
@@ -180,6 +183,12 @@ def _find_blocks(search: Search, largest: int, enough: int) -> None:
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if search.holds(middle) else (middle, high)
+
+
+def own_rate(requests: TraceTable) -> float | None:
+    """A trace's arrivals per second; None where all come at once, as far as floats can tell."""
+    rate = requests.rate
+    return rate if rate is not None and rate <= _MOST_RATE else None
 
 
 def at_rate(setup: Setup, factor: float) -> Setup:

@@ -114,9 +114,7 @@ def _keep(row: Row, rows: dict[str, Row], store: Store | None) -> None:
 
 @contextmanager
 def _backend(sweep: Sweep, ray: str | None, workers: int | None) -> Iterator[Backend]:
-    backend: Backend = (
-        Processes(sweep, workers) if ray is None else Cluster(sweep, ray, workers)
-    )
+    backend: Backend = Processes(sweep, workers) if ray is None else Cluster(sweep, ray, workers)
     try:
         yield backend
     finally:
