@@ -103,7 +103,8 @@ def opened_store(path: str | Path, facts: Mapping[str, str]) -> Iterator[Store]:
             another process, or cannot be written; or pyarrow is not installed.
     """
     target = Path(path)
-    if not str(path).endswith(".parquet") or _is_no_file(target):
+    named = target.suffix == ".parquet" and str(path).endswith(".parquet")
+    if not named or _is_no_file(target):
         raise KvhouseError(f"{show_path(target)}: name a results file that ends in .parquet")
     pyarrow_parquet()
     with opened(target.with_name(f"{target.name}.journal")) as journal:
@@ -124,7 +125,7 @@ def _is_no_file(path: Path) -> bool:
         KvhouseError: Nothing can have it.
     """
     try:
-        return not path.stem.strip(".") or (path.exists() and not path.is_file())
+        return path.exists() and not path.is_file()
     except OSError as error:
         raise KvhouseError(f"{show_path(path)}: cannot be used: {error.strerror}") from None
 
