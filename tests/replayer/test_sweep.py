@@ -383,13 +383,13 @@ def test_a_sweep_that_ends_before_its_first_cell_leaves_no_file(tmp_path):
 
 @pytest.mark.parametrize("address", ["", ":", "x", "host:port", "ray://", "a b:1", "auto\n"])
 def test_addresses_of_no_cluster(address):
-    with pytest.raises(KvhouseError, match="Ray cluster .*: write auto, host:port or ray://"):
+    with pytest.raises(KvhouseError, match=r"Ray cluster .*: write auto, host:port or ray://"):
         Cluster(sweep(SMALL), address)
 
 
 def test_a_cluster_that_does_not_start(monkeypatch):
     def fail(**_):
-        raise Exception("the node\ntimed out")  # noqa: TRY002 - as Ray itself does
+        raise Exception("the node\ntimed out")
 
     ray = SimpleNamespace(is_initialized=lambda: False, init=fail)
     monkeypatch.setattr("kvhouse.replayer.sweep.cluster._ray", lambda: ray)

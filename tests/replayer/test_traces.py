@@ -157,6 +157,10 @@ def test_sources_that_cannot_be_opened(tmp_path):
     assert len(read_trace(str(caught.value).rpartition(" ")[2]).requests) == 100
     with pytest.raises(TraceError, match="cannot be read: Is a directory"):
         read_trace(tmp_path)
+    with pytest.raises(
+        TraceError, match="trace /proc/self/mem: cannot be read: Input/output error"
+    ):
+        read_trace("/proc/self/mem")  # which can be opened, and not be read at its beginning
     with pytest.raises(TraceError, match="cannot be read: embedded null byte"):
         read_trace("a\0b")
 
