@@ -32,7 +32,7 @@ COMPILED = (
     "replayer/stretches.py",
 )
 #: Not compiled all the same: a subclass of ``AssertionError``, and what classes elsewhere extend.
-INTERPRETED = tuple(f"core/{name}.py" for name in ("__init__", "check", "keys", "pools", "step"))
+INTERPRETED = tuple(f"core/{name}.py" for name in ("__init__", "check", "keys", "step"))
 
 # Types were checked before; here only those of kvhouse are followed, and nothing that is compiled
 # calls the engine.

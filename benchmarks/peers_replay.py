@@ -21,8 +21,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -163,7 +164,7 @@ def compare(title: str, setup: Setup, pythons: dict[str, Path], times: int) -> N
     tokens = sum(request.output_tokens for request in setup.trace.requests)
     asked = len(setup.trace.requests)
     print(f"{title}: {asked:,} requests, {tokens:,} output tokens")
-    ours = median(lambda: run_kvhouse(setup), times)
+    ours = median(partial(run_kvhouse, setup), times)
     _show(f"kvhouse, {variant()}", ours, ours, asked, tokens)
     with tempfile.TemporaryDirectory() as folder:
         for peer, python in pythons.items():
@@ -171,7 +172,7 @@ def compare(title: str, setup: Setup, pythons: dict[str, Path], times: int) -> N
                 run = run_peer(peer, python, vidur_job(setup))
             else:
                 job = aisimulate_job(setup, Path(folder) / "trace.jsonl")
-                run = median(lambda: run_peer(peer, python, job), times)  # noqa: B023
+                run = median(partial(run_peer, peer, python, job), times)
             _show(f"{peer} {run.version}", run, ours, asked, tokens)
 
 
@@ -186,7 +187,7 @@ def _show(name: str, run: Run, ours: Run, asked: int, tokens: int) -> None:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Compare on what was given."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--azure", help="Azure's conversations of 2023, CSV")
@@ -195,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--venvs", type=Path, help="where their virtual environments are, or go")
     parser.add_argument("--times", type=int, default=5, help="replays of which to take the median")
     parser.add_argument("--slice", type=int, default=2000, help="requests that Vidur is asked for")
-    asked = parser.parse_args(arguments)
+    asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         place = asked.venvs or Path(temporary)
         pythons = {peer: python_of(peer, place) for peer in asked.peers}

@@ -28,7 +28,10 @@ def main() -> None:
     config = EngineConfig(kv_memory=2**30, prefix_cache=True, token_budget=512)
     engine = Engine.load(asked.model, config)
     chance = random.Random(0)
-    draw = lambda count: [chance.randrange(engine.spec.vocab_size) for _ in range(count)]  # noqa: E731
+
+    def draw(count: int) -> list[int]:
+        return [chance.randrange(engine.spec.vocab_size) for _ in range(count)]
+
     shared = draw(asked.shared)
     seconds(engine, shared + draw(asked.own), "warm")  # fills the cache, and compiles what must be
     cold, warm = [], []

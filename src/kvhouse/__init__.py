@@ -5,9 +5,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from kvhouse.meters import METERS
+
 if TYPE_CHECKING:
     from kvhouse.engine import Engine
     from kvhouse.layout import KVLayout
+    from kvhouse.meters import Rates
     from kvhouse.planner import kv_cache_gb, plan
     from kvhouse.replayer import replay
     from kvhouse.spec import ModelSpec
@@ -23,6 +26,15 @@ _HOMES = {
     "plan": "kvhouse.planner",
     "replay": "kvhouse.replayer",
 }
+
+
+def _engine_rates() -> Rates:
+    """What the engine's own products reach here; see ``engine.machine.rates``."""
+    measured: Rates = import_module("kvhouse.engine.machine").rates()
+    return measured
+
+
+METERS.append(_engine_rates)
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands for

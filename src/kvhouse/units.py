@@ -7,6 +7,9 @@ from decimal import Decimal
 
 from kvhouse.errors import KvhouseError
 
+#: Bytes of a MiB, and of a GiB.
+MIB, GIB = 2**20, 2**30
+
 #: A number and a unit of bytes, and nothing else; pydantic would overlook what follows them.
 _SIZE = re.compile(r"\s*\d+(\.\d+)?\s*([kmgtp]i?)?b?\s*", re.IGNORECASE)
 

@@ -173,6 +173,34 @@ def test_a_pointer_over_a_map_is_answered(opened, few):
     assert tab.is_hidden("#tooltip")
 
 
+def test_a_pointer_over_a_chart_is_answered_for_each_drive(opened, few):
+    tab = opened(few)
+    charts = tab.query_selector_all(".chart")
+    names = [chart.get_attribute("aria-label") for chart in charts]
+    margin = tab.evaluate("MARGIN")
+
+    def said(beginning, share):
+        """What is said of a chart at a share of its axis."""
+        (chart,) = (one for one, name in zip(charts, names, strict=True) if beginning in name)
+        chart.scroll_into_view_if_needed()
+        box = chart.bounding_box()
+        axis = box["width"] - margin["left"] - margin["right"]
+        tab.mouse.move(box["x"] + margin["left"] + share * axis, box["y"] + box["height"] / 2)
+        return tab.inner_text("#tooltip").splitlines()
+
+    at, contiguous, paged = said("Requests in memory", 0.4)
+    assert at.startswith("at ")
+    assert contiguous == "contiguous-max: 12"
+    assert paged.startswith("paged: ")
+    # The last requests of the slower drive finish at the end of the axis, where the other is done.
+    at, contiguous = said("Latency of those finished", 0.995)
+    assert at.startswith("at ")
+    assert contiguous.startswith("contiguous-max: p50 ")
+    most, *shares = said("Latency: share", 0.99)
+    assert most.startswith("\u2264 ")
+    assert shares == ["contiguous-max: 100 %", "paged: 100 %"]
+
+
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_a_phone_s_width_is_enough(opened, few, language):
     tab = opened(few, viewport=PHONE, language=language, device_scale_factor=2)

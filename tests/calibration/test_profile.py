@@ -45,6 +45,24 @@ def test_what_is_written_is_read(profile, written):
     assert profile.versions.keys() >= {"python", "numpy"}
 
 
+def test_a_profile_s_machine_has_the_rate_of_its_dtype():
+    device = replace(DEVICE, flops={"float32": 1e11, "bfloat16": 4e11})
+    fit = Residuals(90, 0.02, 0.06, 0.03, 0.06)
+    for dtype, rate in (("float32", 1e11), ("bfloat16", 4e11), ("float16", 1e11)):
+        made = Profile.of(
+            SPEC, LAYOUT, dtype, device, 2, RATES, fit, disturbance=0.0, partial=False
+        )
+        assert made.machine.flops == rate
+        assert made.device.flops_for(dtype)[0] == rate
+
+
+def test_what_an_older_kvhouse_wrote_says_nothing_of_others(written):
+    values = json.loads(written.read_text())
+    del values["others_share"]
+    written.write_text(json.dumps(values))
+    assert read_profile(written).others_share is None
+
+
 @pytest.mark.parametrize(
     ("model", "layout", "reason"),
     [

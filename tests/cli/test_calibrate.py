@@ -13,6 +13,7 @@ from kvhouse.calibration import measure
 from kvhouse.calibration.profile import read_profile
 from kvhouse.cli import app
 from kvhouse.cli import verify as verify_module
+from kvhouse.devices import others
 from kvhouse.engine import room
 from kvhouse.errors import KvhouseError
 from kvhouse.replayer import Stop
@@ -75,6 +76,21 @@ def test_a_profile_from_the_first_step_to_a_replay(model, tmp_path):
             run(*replay, *wrong)
     with pytest.raises(KvhouseError, match="not of llama-2-7b"):
         run("replay", TRACE, "--model", "llama-2-7b", "--profile", str(file))
+
+
+@pytest.mark.parametrize(("taken", "warned"), [(0.02, False), (0.4, True)])
+def test_work_that_goes_on_all_the_time_is_told(model, tmp_path, monkeypatch, taken, warned):
+    class Watch:
+        def share(self):
+            return taken
+
+    monkeypatch.setattr(others, "Watch", Watch)
+    file = tmp_path / "p.json"
+    result = run("calibrate", model, *ENGINE, "--out", str(file))
+    assert read_profile(file).others_share == taken
+    words = " ".join(result.stdout.split())
+    assert f"Other work took {taken:.1%} of the cores meanwhile (measured)" in words
+    assert ("warning: other work took 40% of the cores" in result.stderr) is warned
 
 
 def test_verify_calibrates_once_and_says_so(model, cache, monkeypatch):

@@ -569,10 +569,19 @@ def test_a_comparison_of_nothing_fails_and_one_of_a_part_warns():
             ["replay", *SLICE, "--model", "smollm2", "--scale-rate", "inf"],
             "--scale-rate inf: give a finite factor above 0, at most 1,000,000,000",
         ),
-        # What is no option of the command keeps its name.
         (
             ["replay", *SLICE, "--model", "smollm2", "--cut", "1"],
-            "cut to max_length 1: a request has at least 2 tokens",
+            "cut to 1: a request has at least 2 tokens",
+        ),
+        (
+            ["plan", "llama-2-7b", "--trace", "azure-conv-2023", "--max-length", "600"],
+            "the traffic's longest request has 4,186 tokens, more than --max-length 600: allow "
+            "longer ones or cut the traffic",
+        ),
+        # What is quoted is the user's own word.
+        (
+            ["plan", "gpt2", "--kv-format", "my max_length 5"],
+            "unknown KV format 'my max_length 5': choose one of bf16, fp16, fp32, fp8, int8, int4",
         ),
     ],
 )

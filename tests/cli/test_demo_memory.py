@@ -20,7 +20,8 @@ from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
 from kvhouse.planner.growth import growth
 from kvhouse.replayer import Setup, read_trace
-from kvhouse.replayer.moments.oom import OomSetting, out_of_memory, runs_of
+from kvhouse.replayer.moments.oom import out_of_memory, runs_of
+from kvhouse.replayer.moments.oom_outcome import OomSetting
 from kvhouse.replayer.moments.warehouse import POLICIES, Warehouse, warehouse
 from kvhouse.spec import load
 from kvhouse.views.growth import bar

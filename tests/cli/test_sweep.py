@@ -57,24 +57,6 @@ def outcome(folder, *arguments):
     return process.returncode, output, errors
 
 
-def children(pid):
-    """Processes that a process has started, by the system's own account."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = stat.read_text().rpartition(")")[2].split()[1]
-        except OSError:  # it ended meanwhile
-            continue
-        if int(parent) == pid:
-            found.append(int(stat.parent.name))
-    return found
-
-
-def workers(pid):
-    """They are started by a server, which the command has started."""
-    return [worker for server in children(pid) for worker in children(server)]
-
-
 def wait_for(condition):
     end = time.monotonic() + 60
     while not (value := condition()):
@@ -98,22 +80,22 @@ def whole(tmp_path_factory):
     return data["rows"]
 
 
-def test_a_killed_worker_loses_nothing(tmp_path, whole):
+def test_a_killed_worker_loses_nothing(tmp_path, whole, grandchildren):
     with command(tmp_path, *CELLS) as process:
-        victim, *_ = wait_for(lambda: workers(process.pid))
+        victim, *_ = wait_for(lambda: grandchildren(process.pid))
         os.kill(victim, signal.SIGKILL)
         output, errors = process.communicate(timeout=100)
     assert process.returncode == 0, errors
     assert json.loads(output)["rows"] == whole
 
 
-def test_a_killed_sweep_goes_on_where_it_was(tmp_path, whole):
+def test_a_killed_sweep_goes_on_where_it_was(tmp_path, whole, grandchildren):
     out = tmp_path / "results.parquet"
     journal = tmp_path / "results.parquet.journal"
     arguments = [*CELLS, "--out", str(out)]
     with command(tmp_path, *arguments) as process:
         wait_for(lambda: lines_of(journal) >= 3)
-        theirs = workers(process.pid)
+        theirs = grandchildren(process.pid)
         assert theirs
         process.kill()
     assert not out.exists()
@@ -127,12 +109,12 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path, whole):
     assert list(tmp_path.iterdir()) == [out]
 
 
-def test_ctrl_c_keeps_what_is_done(tmp_path, whole):
+def test_ctrl_c_keeps_what_is_done(tmp_path, whole, children, grandchildren):
     out = tmp_path / "results.parquet"
     arguments = [*CELLS, "--out", str(out)]
     with command(tmp_path, *arguments) as process:
         wait_for(lambda: lines_of(tmp_path / "results.parquet.journal") >= 2)
-        theirs = workers(process.pid)
+        theirs = grandchildren(process.pid)
         for pid in (process.pid, *children(process.pid), *theirs):  # as a terminal does
             os.kill(pid, signal.SIGINT)
         output, errors = process.communicate(timeout=100)

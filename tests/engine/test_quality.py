@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import DynamicCache
 
+from kvhouse.engine.kernels.cpu.layer import CompiledLayer
 from kvhouse.engine.load import load_model
 from kvhouse.engine.quality import (
     VARIANTS,
@@ -46,6 +47,20 @@ def test_float32_is_transformers_own(tiny_directory):
     assert (base.perplexity_change, base.kl_mean, base.kl_p99, base.top1_agreement) == (0, 0, 0, 1)
     assert (report.tokens, report.window, len(passes)) == (78, 40, 2)
     assert base.bytes_per_token == 2 * 3 * 2 * 8 * 4  # K and V, layers, KV heads, head_dim, fp32
+
+
+def test_nothing_is_compiled_for_a_dtype_that_is_not_computed_in(smollm2_model, monkeypatch):
+    """SmolLM2 is published in bfloat16, whose prompts have code of their own."""
+    compiled, seen = CompiledLayer.of, set()
+
+    def watched(kept, dtype, *, latent):
+        seen.add(dtype)
+        return compiled(kept, dtype, latent=latent)
+
+    monkeypatch.setattr(CompiledLayer, "of", watched)
+    measure_quality(smollm2_model, text_of(16), [Variant("int8")], window=16)
+    assert (smollm2_model.spec.dtype, smollm2_model.dtype) == ("bfloat16", "float32")
+    assert seen == {"float32"}
 
 
 class Rounded(DynamicCache):

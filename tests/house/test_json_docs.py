@@ -51,7 +51,8 @@ from kvhouse.replayer.describe import describe
 from kvhouse.replayer.events import Event
 from kvhouse.replayer.find import Goal, find_min_memory
 from kvhouse.replayer.logged import LoggedDrive
-from kvhouse.replayer.moments.oom import OomSetting, out_of_memory
+from kvhouse.replayer.moments.oom import out_of_memory
+from kvhouse.replayer.moments.oom_outcome import OomSetting
 from kvhouse.replayer.moments.warehouse import Warehouse, warehouse
 from kvhouse.replayer.remedies import Fitting, Tries, fitting, remedies, unfit
 from kvhouse.replayer.results import Distribution, ReplayResult

@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from kvhouse.planner.remedies.prices import accuracy_of
+from kvhouse.planner.remedies.prices import (
+    ACCURACY_OF_WEIGHTS,
+    LATENT_INT4,
+    UNCHANGED,
+    accuracy_of,
+    standing,
+)
 
 RECORDED = json.loads((files("kvhouse") / "data" / "quality" / "smollm2.json").read_text())
 
@@ -34,6 +40,14 @@ def test_the_formats_stand_in_the_order_of_their_bits():
 def test_remedies_quote_it(name, share):
     assert f"on smollm2 kvhouse quality measured a perplexity {share}" in accuracy_of(name)
     assert "on smollm2, rotated, kvhouse quality measured" in accuracy_of("int4")
+
+
+def test_a_word_says_what_is_known_of_each_accuracy():
+    """The verdict of ``kvhouse remedies`` ranks by it, and the table of a plan shows it."""
+    words = {name: standing(accuracy_of(name)) for name in ("int8", "fp8", "int4")}
+    assert words == {"int8": "known", "fp8": "unknown", "int4": "loses"}
+    assert standing(UNCHANGED) == "unchanged"
+    assert standing(LATENT_INT4) == standing(ACCURACY_OF_WEIGHTS) == "unknown"
 
 
 @pytest.mark.parametrize("document", ["engine.md", "engine.zh-CN.md"])

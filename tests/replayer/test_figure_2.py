@@ -12,6 +12,9 @@ the paper does not say is assumed here:
   free but in runs too short for the next request; what is merely free is left out.
 """
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from kvhouse import devices, spec
@@ -25,23 +28,24 @@ PAPER = {
     "paged": 0.963,
 }
 BINS = 200
+DOCS = Path(__file__).parents[2] / "docs"
+SETUP = Setup(
+    read_trace("backlog:lengths=sharegpt,requests=300,seed=0"),
+    spec.load("opt-13b"),
+    devices.get("a100-40g"),
+    kv_memory=12 * 2**30,
+    kv_format="fp16",
+    max_length=2048,
+    fit="buddy",
+    as_backlog=True,
+)
 
 
 @pytest.fixture(scope="module")
 def results():
-    setup = Setup(
-        read_trace("backlog:lengths=sharegpt,requests=300,seed=0"),
-        spec.load("opt-13b"),
-        devices.get("a100-40g"),
-        kv_memory=12 * 2**30,
-        kv_format="fp16",
-        max_length=2048,
-        fit="buddy",
-        as_backlog=True,
-    )
-    assert setup.layout.bytes_per_token == 819_200
-    assert setup.kv_memory // 819_200 == 15_728
-    return compare(variants(setup), timeline=BINS)
+    assert SETUP.layout.bytes_per_token == 819_200
+    assert SETUP.kv_memory // 819_200 == 15_728
+    return compare(variants(SETUP), timeline=BINS)
 
 
 def share(result):
@@ -69,3 +73,15 @@ def test_paging_serves_more_at_once_and_sooner(results):
     assert peaks == sorted(peaks)
     spans = [result.makespan_seconds for result in results]
     assert spans == sorted(spans, reverse=True)
+
+
+@pytest.mark.parametrize("document", ["replay.md", "replay.zh-CN.md"])
+def test_the_documents_show_what_comes_out(results, document):
+    text = (DOCS / document).read_text(encoding="utf-8")
+    shown = " | ".join(f"{100 * share(result):.1f} %" for result in results)
+    assert f"\n| replay | {shown} |\n" in text
+    runs = ["contiguous-pow2", "contiguous-oracle"]
+    pow2, oracle = compare(variants(replace(SETUP, fit="first"), runs), timeline=BINS)
+    words = " ".join(text.split())
+    between = "and" if document == "replay.md" else "和"
+    assert f"{100 * share(pow2):.0f} % {between} {100 * share(oracle):.0f} %" in words

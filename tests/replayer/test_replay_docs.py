@@ -16,6 +16,7 @@ from kvhouse.core.policy import FITS, POLICIES
 from kvhouse.core.queue import ORDERS
 from kvhouse.core.replacement import REPLACEMENTS
 from kvhouse.core.tier import WRITES
+from kvhouse.replayer.moments.warehouse import Warehouse
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENTS = ("replay.md", "replay.zh-CN.md")
@@ -54,6 +55,19 @@ def test_the_commands_work(tmp_path):
     shown = DOCS / "pictures" / "warehouse.png"
     assert shown.stat().st_size < 150_000
     assert size_of(shown) == size_of(tmp_path / "warehouse.png")
+
+
+@pytest.mark.parametrize("document", ["README.md", "README.zh-CN.md", *DOCUMENTS])
+def test_what_is_said_of_the_picture_is_what_was_replayed(document):
+    """The command's backlog; 12 requests and 24 GiB are the chapter's, and 2.9 of them are used."""
+    old, new = (Warehouse().setup(policy).drive() for policy in ("contiguous-max", "paged"))
+    used = old.ledger.mean_bytes["used"] / 2**30
+    expected = ["12", "24", f"{used:.1f}", f"{new.running.peak}"]
+    assert (old.running.peak, old.pool.bytes) == (12, 24 * 2**30)
+    folder = DOCS if document in DOCUMENTS else DOCS.parent
+    (shown,) = re.findall(r"!\[(.*?)\]\(\S*warehouse\.png\)", (folder / document).read_text())
+    numbers = re.findall(r"\d+(?:\.\d+)?", shown)
+    assert [number for number in numbers if number != "2"] == expected
 
 
 def size_of(image):

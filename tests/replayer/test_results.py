@@ -31,12 +31,20 @@ def interval(start, seconds, step, tokens, running, waiting, preempted, used, fr
     return Interval(start, seconds, step, tokens, running, waiting, preempted, ledger)
 
 
+def record(*asked, **became):
+    made = RequestRecord(*asked)
+    for name, value in became.items():
+        setattr(made, name, value)
+    return made
+
+
 def example():
     requests = [
-        RequestRecord(0, 3, 2, 0.0, None, 0.0, 1.0, 4.0, 2, 0),
-        RequestRecord(1, 50, 2, 0.5, "too long"),
-        RequestRecord(2, 2, 1, 1.0, None, 1.0, 10.0, 10.0, 1, 1, recomputed=2, lost=2),
+        record(0, 3, 2, 0.0, admitted=0.0, first_token=1.0, finished=4.0, generated=2),
+        record(1, 50, 2, 0.5, rejection="too long"),
+        record(2, 2, 1, 1.0, admitted=1.0, first_token=10.0, finished=10.0, generated=1),
     ]
+    requests[2].preemptions, requests[2].recomputed, requests[2].lost = 1, 2, 2
     intervals = [
         interval(0.0, 1.0, 0, 3, 1, 0, 0, 24, 32),
         interval(1.0, 3.0, 1, 3, 2, 0, 0, 48, 0),

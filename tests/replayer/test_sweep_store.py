@@ -98,6 +98,15 @@ def test_a_file_that_is_something_else_is_refused_and_kept(tmp_path, content):
     assert list(tmp_path.iterdir()) == [out]
 
 
+def test_without_pyarrow_it_is_said_how_to_get_it(tmp_path, monkeypatch):
+    """And nothing else: the results of a sweep have no other format."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(KvhouseError) as refused:
+        filled(tmp_path / "r.parquet", [])
+    assert str(refused.value) == "Parquet needs pyarrow: pip install 'kvhouse[parquet]'"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_trace_is_no_results_file(tmp_path):
     from kvhouse.replayer import read_trace
     from kvhouse.replayer.trace_write import write_trace

@@ -44,6 +44,8 @@ def test_what_cannot_begin_says_why_in_a_line(tiny_directory):
         line = refused(str(tiny_directory), "--port", str(port))
         assert f"cannot listen at 127.0.0.1 port {port}: Address already in use" in line
         assert "--port" in line
+    line = refused(str(tiny_directory), "--port", "0", "--max-connections", "0")
+    assert "--max-connections 0: must be at least 1" in line
     with pytest.raises(KvhouseError, match="no address of this machine"):
         bind("no.such.host.invalid", 0)
     with pytest.raises(KvhouseError, match="API key number 2: give printable") as wrong:
@@ -59,16 +61,23 @@ def test_too_little_memory_is_told_in_a_line(tiny_directory):
 
 
 def test_a_pool_that_is_smaller_than_the_model_is_told_and_ctrl_c_ends(tiny_directory):
-    """64 KiB are 256 tokens of 256 bytes, and a request's last token is never kept."""
+    """64 KiB are 256 tokens of 256 bytes, and a request's last token is never kept.
+
+    The server takes one connection at a time, as its option says.
+    """
+    limits = ("--kv-memory", "64KiB", "--port", "0", "--max-connections", "1")
     with subprocess.Popen(
-        [KVHOUSE, "serve", str(tiny_directory), "--kv-memory", "64KiB", "--port", "0"],
+        [KVHOUSE, "serve", str(tiny_directory), *limits],
         stderr=subprocess.PIPE,
         text=True,
     ) as started:
         try:
             said = [started.stderr.readline() for _ in range(3)]
             url = said[0].partition(" at ")[2].partition(",")[0]
-            assert httpx2.get(f"{url}/health", timeout=60).status_code == 200
+            with httpx2.Client(base_url=url, timeout=60) as first:
+                assert first.get("/health").status_code == 200
+                assert httpx2.get(f"{url}/health", timeout=60).status_code == 503
+                assert first.get("/health").status_code == 200
             started.send_signal(signal.SIGINT)
             last = started.communicate(timeout=60)[1]
         finally:

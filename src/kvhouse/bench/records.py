@@ -76,17 +76,12 @@ class LoadRecord:
 
     def timed(self) -> RequestRecord:
         """The same as a drive's record, by which an SLO is judged."""
-        done = self.finished
-        return RequestRecord(
-            self.index,
-            self.request.prompt_tokens,
-            self.request.output_tokens,
-            self.arrival,
-            rejection=self.reason,
-            first_token=self.first_token if done else None,
-            finished=self.ended if done else None,
-            generated=self.output_tokens,
-        )
+        asked = self.request
+        record = RequestRecord(self.index, asked.prompt_tokens, asked.output_tokens, self.arrival)
+        record.rejection, record.generated = self.reason, self.output_tokens
+        if self.finished:
+            record.first_token, record.finished = self.first_token, self.ended
+        return record
 
     @staticmethod
     def columns() -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from kvhouse.bench.load import Sent
 from kvhouse.bench.records import LoadRecord
+from kvhouse.replayer.ratio import ratio
 from kvhouse.replayer.results import Distribution, Level
 from kvhouse.replayer.slo import SLO, Goodput
 
@@ -139,8 +140,8 @@ def summarise(
         cached_tokens=_cached(done),
         token_counts=_counted(done),
         makespan_seconds=makespan,
-        output_tokens_per_second=tokens / makespan if makespan else 0.0,
-        requests_per_second=len(done) / makespan if makespan else 0.0,
+        output_tokens_per_second=ratio(tokens, makespan),
+        requests_per_second=ratio(len(done), makespan),
         running=under_way(records, sent.seconds),
         first_token_seconds=Distribution.of([one.first_token_seconds for one in timed]),
         per_token_seconds=Distribution.of(
@@ -173,7 +174,7 @@ def under_way(records: Sequence[LoadRecord], end: float) -> Level:
         before = moment
         level += by
         peak = max(peak, level)
-    return Level(peak, area / before if before else 0.0)
+    return Level(peak, ratio(area, before))
 
 
 def _prompt_tokens(record: LoadRecord) -> int:

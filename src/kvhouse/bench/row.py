@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from kvhouse import devices
 from kvhouse.bench.row_result import Rate, RowResult, StepBytes, StepTimes
 from kvhouse.costs import Roofline
 from kvhouse.errors import KvhouseError
@@ -126,7 +127,6 @@ def measure(
         KvhouseError: The engine cannot do this.
     """
     from kvhouse.engine import Engine
-    from kvhouse.engine.machine import measured_for
     from kvhouse.engine.watch import StepWatch
 
     if repeats < 1:
@@ -136,7 +136,7 @@ def measure(
     watch = StepWatch()
     engine.executor.watch = watch
     prompts = Prompts(seed, loaded.spec.vocab_size)
-    device = measured_for(loaded.dtype)
+    device = devices.get(devices.LOCAL)
     stop = stop or Stop()
     _run(engine, watch, prompts, batch.warm_up(config.token_budget), stop)
     passes: list[_Pass] = []

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from kvhouse import devices
 from kvhouse.calibration.fit import fit
 from kvhouse.calibration.profile import Profile, read_profile
-from kvhouse.calibration.stamp import fingerprint, processor, versions
+from kvhouse.calibration.stamp import fingerprint
+from kvhouse.devices.stamp import processor, versions
 from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
 from kvhouse.spec.cache import profile_cache
@@ -24,17 +25,24 @@ if TYPE_CHECKING:
 
 
 def profile_of(
-    loaded: LoadedModel, bench: Bench, timed: Sequence[Timed], *, partial: bool
+    loaded: LoadedModel,
+    bench: Bench,
+    timed: Sequence[Timed],
+    *,
+    partial: bool,
+    others_share: float | None = None,
 ) -> Profile:
     """Fit rates to timed steps; the machine's memory and rates are measured for the file.
 
-    The rates are fitted to typical times, and then hold what disturbs steps on average.
+    The rates are fitted to typical times, and then hold what disturbs steps on average. What slows
+    all steps alike is in the typical times already, and only ``others_share`` tells of it.
 
     Args:
         loaded: The model.
         bench: Where its steps were timed.
         timed: The steps.
         partial: Whether that was ended early.
+        others_share: What share of the cores others took meanwhile; see ``devices.others``.
     """
     from kvhouse.calibration.measure import disturbance
 
@@ -49,6 +57,7 @@ def profile_of(
         rates.slower(1 + disturbed),
         residuals,
         disturbance=disturbed,
+        others_share=others_share,
         partial=partial,
         kv_rotation=bench.config.rotated,
         fast_path=bench.config.fast_path,

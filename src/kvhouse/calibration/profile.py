@@ -12,9 +12,10 @@ from pydantic import Field, ValidationError
 
 from kvhouse.calibration.fit import Residuals
 from kvhouse.calibration.profile_parts import Count, Fit, Machine, Rates, Share, Strict, Text, Ways
-from kvhouse.calibration.stamp import fingerprint, processor, versions
+from kvhouse.calibration.stamp import fingerprint
 from kvhouse.costs.fitted import FittedSteps, StepRates
 from kvhouse.devices import Device
+from kvhouse.devices.stamp import processor, versions
 from kvhouse.errors import KvhouseError
 from kvhouse.formats import is_rotated
 from kvhouse.layout import KVLayout
@@ -52,6 +53,8 @@ class Profile(Strict):
         rates: Seconds of each part of a step.
         disturbance: By how much steps took longer on average than typically, as a share; the
             rates hold it.
+        others_share: Share of the cores that other work took while steps were timed, which the
+            rates hold too. None of a server seen from outside, and of what an older kvhouse wrote.
         residuals: How well they fit.
         partial: Whether it was ended early, so that less was measured.
     """
@@ -71,6 +74,7 @@ class Profile(Strict):
     versions: dict[str, str]
     rates: Rates
     disturbance: Share
+    others_share: Annotated[float, Field(ge=0, le=1)] | None = None
     residuals: Fit
     partial: bool = False
 
@@ -87,6 +91,7 @@ class Profile(Strict):
         *,
         disturbance: float,
         partial: bool,
+        others_share: float | None = None,
         origin: str | None = None,
         kv_rotation: bool | None = None,
         fast_path: bool | None = None,
@@ -104,6 +109,7 @@ class Profile(Strict):
             residuals: How well they fit.
             disturbance: What of them stands for what else the machine does.
             partial: Whether the calibration was ended early.
+            others_share: What share of the cores others took meanwhile, where that is known.
             origin: What it was fitted to, if that was seen from outside.
             kv_rotation: Whether keys and values were rotated, where that is known.
             fast_path: Whether kvhouse's own code might compute the model, likewise.
@@ -117,7 +123,7 @@ class Profile(Strict):
                 threads=threads,
                 memory_bytes=device.memory_bytes,
                 bandwidth=device.bandwidth,
-                flops=max(device.flops.values()),
+                flops=device.flops_for(dtype)[0],
             )
         )
         return cls(
@@ -135,6 +141,7 @@ class Profile(Strict):
             versions=versions(),
             rates=Rates(**asdict(rates)),
             disturbance=disturbance,
+            others_share=others_share,
             residuals=Fit(**asdict(residuals)),
             partial=partial,
         )

@@ -19,6 +19,7 @@ from kvhouse.cli.chat import chat_command
 from kvhouse.cli.demo import demo_app
 from kvhouse.cli.devices import devices_command
 from kvhouse.cli.doctor import doctor_command
+from kvhouse.cli.help import MOST_WIDTH, Commands
 from kvhouse.cli.models import models_command
 from kvhouse.cli.plan import plan_command
 from kvhouse.cli.progress import INTERRUPTED
@@ -42,15 +43,18 @@ WIDTH_OF_A_FILE = 120
 #: Seconds after which a SIGTERM that had no effect is raised again.
 TERMINATE_AGAIN = 0.5
 
-#: What follows a parameter that is named with its value, and such a one, as errors begin.
-_VALUE = r"(?= -?(?:\d|inf|nan))"
-_PARAMETER = re.compile(rf"([a-z_]+){_VALUE}")
+#: A parameter of one word, which errors begin with, before its value.
+_PARAMETER = re.compile(r"([a-z]+)(?= -?(?:\d|inf|nan))")
+#: What a user or a file wrote; the apostrophe of a genitive opens nothing.
+_QUOTED = r"(?<!\w)(?:'[^']*'|\"[^\"]*\")"
 
 app = typer.Typer(
     help="kvhouse, the house for an LLM's KV cache: plan it, replay it, run it, on one core.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    cls=Commands,
+    context_settings={"max_content_width": MOST_WIDTH},
 )
 
 
@@ -127,18 +131,21 @@ def _fail(reason: str, code: int) -> NoReturn:
 
 
 def _with_options(text: str) -> str:
-    """A message that begins with a parameter's name and value, with the options' names in it.
+    """A message with the options' names in it where it names the parameters that they set.
 
-    Rooms below name parameters as Python does; a command that has an option of that name says so.
+    Rooms below name parameters as Python does. A name of several words is one wherever it stands,
+    unless it is quoted or part of something longer; one of a single word is a word, unless the
+    message begins with it and its value.
     """
-    first = _PARAMETER.match(text)
-    if first is None:
-        return text
     known = _options_of(sys.argv[1:])
-    if first[1] not in known:
+    first = _PARAMETER.match(text)
+    if first and first[1] in known:
+        text = known[first[1]] + text[first.end() :]
+    names = "|".join(name for name in known if "_" in name)
+    if not names:
         return text
-    names = "|".join(name for name in known if name == first[1] or "_" in name)
-    return re.sub(rf"(?<![\w'-])({names}){_VALUE}", lambda found: known[found[1]], text)
+    parts = rf"{_QUOTED}|(?<![\w./=-])({names})(?![\w./=(-])"
+    return re.sub(parts, lambda found: known[found[1]] if found[1] else found[0], text)
 
 
 def _options_of(arguments: list[str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ import typer
 
 from kvhouse.cli import answering
 from kvhouse.cli.output import print_json, warn, whole_file
-from kvhouse.cli.progress import INTERRUPTED, interruptible, progress
+from kvhouse.cli.progress import INTERRUPTED, interruptible, leave_partial, progress
 from kvhouse.errors import KvhouseError
 
 if TYPE_CHECKING:
@@ -89,8 +89,7 @@ def time_batch(
 
         show_row(Console(), model, result)
     if result.partial:
-        warn(f"partial: ended early, after {result.repeats} of {repeats} passes")
-        raise typer.Exit(INTERRUPTED)
+        leave_partial(f"ended early, after {result.repeats} of {repeats} passes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +180,7 @@ class Load:
                 "process could not keep up with the trace, or shares its cores with the target"
             )
         if stop.cut_short:
-            warn(f"partial: ended early, after {sent.ended:,} of {total:,} requests")
-            raise typer.Exit(INTERRUPTED)
+            leave_partial(f"ended early, after {sent.ended:,} of {total:,} requests")
         if not result.finished:
             first = result.errors[0]
             raise KvhouseError(f"no request was answered: {first.kind}: {first.reason}")

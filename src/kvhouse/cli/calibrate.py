@@ -10,8 +10,8 @@ import typer
 from kvhouse.cli import answering, calibrating, engine_options, options
 from kvhouse.cli.engine_options import StepOptions
 from kvhouse.cli.groups import given, grouped
-from kvhouse.cli.output import print_json, require_apart, warn, whole_file
-from kvhouse.cli.progress import INTERRUPTED
+from kvhouse.cli.output import print_json, require_apart, whole_file
+from kvhouse.cli.progress import leave_partial
 from kvhouse.errors import KvhouseError
 
 if TYPE_CHECKING:
@@ -121,8 +121,7 @@ def calibrate_command(
     _say(profile, None if profile.partial else where, as_json=as_json)
     if profile.partial:
         name = f", written to {out}.partial" if out else ", and kept nowhere"
-        warn(f"partial: ended early, fitted to {profile.residuals.steps} kinds of steps{name}")
-        raise typer.Exit(INTERRUPTED)
+        leave_partial(f"ended early, fitted to {profile.residuals.steps} kinds of steps{name}")
 
 
 def _say(profile: Profile, where: str | None, *, as_json: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from kvhouse.cli.output import warn
 from kvhouse.cli.progress import interruptible, progress
 from kvhouse.units import parse_bytes
 
@@ -48,12 +49,20 @@ def calibrated(
     """
     from kvhouse.calibration.calibrate import profile_of
     from kvhouse.calibration.measure import ROUNDS, Bench
+    from kvhouse.devices.others import DISTURBED, Watch
 
     bench = Bench(loaded, config)
     total = ROUNDS * len(bench.points)
+    watch = Watch()
     with (
         interruptible() as stop,
         progress("calibrate", total, unit="steps", as_json=as_json) as on_step,
     ):
         timed = bench.measure(rounds=ROUNDS, budget=seconds, on_step=on_step, stop=stop)
-    return profile_of(loaded, bench, timed, partial=stop.cut_short)
+    taken = watch.share()
+    if taken >= DISTURBED:
+        warn(
+            f"other work took {taken:.0%} of the cores while steps were timed, and the rates hold "
+            "it: calibrate again once the machine is idle"
+        )
+    return profile_of(loaded, bench, timed, partial=stop.cut_short, others_share=taken)

@@ -10,6 +10,7 @@ import typer
 from kvhouse.cli import options
 from kvhouse.cli.demo_chatbot import chatbot_command
 from kvhouse.cli.demo_memory import growth_command, oom_command, warehouse_command
+from kvhouse.cli.help import Commands
 from kvhouse.cli.output import print_json
 from kvhouse.cli.progress import progress
 from kvhouse.errors import KvhouseError
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from kvhouse.demo.paging import Outcome
 
-demo_app = typer.Typer()
+demo_app = typer.Typer(cls=Commands)
 
 
 @demo_app.callback(invoke_without_command=True)

@@ -30,6 +30,7 @@ def chatbot_command(
     from kvhouse.demo.chatbot import POLICIES, ChatbotDemo, ChatbotOutcome, ChatbotSetting
     from kvhouse.replayer.recorder import Recorder
     from kvhouse.views.chatbot import show_chatbot
+    from kvhouse.views.tables import say_wrapped
 
     console, setting = Console(quiet=as_json), ChatbotSetting()
     demo = ChatbotDemo(setting)
@@ -55,7 +56,7 @@ def chatbot_command(
     title = f"A chatbot on {setting.model}, the same memory and load (measured)"
     show_chatbot(console, title, *(watched[policy] for policy in POLICIES))
     if html:
-        console.print(f"Who held which block: {html}")
+        say_wrapped(console, f"Who held which block: {html}")
 
 
 def _watch(

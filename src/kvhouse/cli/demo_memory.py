@@ -98,7 +98,8 @@ def oom_command(as_json: options.AsJson = False) -> None:
     taken apart: fragmentation, reservation, copies of a shared prompt; then the same requests
     are placed in pages, and the doctor is asked. Takes a second or two.
     """
-    from kvhouse.replayer.moments.oom import OomSetting, out_of_memory
+    from kvhouse.replayer.moments.oom import out_of_memory
+    from kvhouse.replayer.moments.oom_outcome import OomSetting
 
     outcome = out_of_memory(OomSetting())
     if as_json:

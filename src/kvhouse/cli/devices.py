@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,13 +10,17 @@ from kvhouse.cli import options
 from kvhouse.cli.output import print_json
 from kvhouse.errors import KvhouseError
 
+if TYPE_CHECKING:
+    from kvhouse.devices import Device
+
 
 def devices_command(
     name: Annotated[
         str | None,
         typer.Argument(
             help="Show one device and where each of its figures comes from: a name of the list, "
-            "a device file.json, or local, which measures this machine. By default all are listed."
+            "a device file.json, or local, which measures this machine anew. By default all are "
+            "listed."
         ),
     ] = None,
     vendor: Annotated[
@@ -40,7 +44,7 @@ def devices_command(
     else:
         if vendor is not None:
             raise KvhouseError("give a device or --vendor, not both")
-        found = (devices.get(name),)
+        found = (_measured() if name == devices.LOCAL else devices.get(name),)
         if as_json:
             print_json(found[0].to_dict())
             return
@@ -52,3 +56,10 @@ def devices_command(
         show_devices(Console(), found)
     else:
         show_device(Console(), found[0])
+
+
+def _measured() -> Device:
+    """This machine, measured now, whatever is kept of it."""
+    from kvhouse.devices.local import measure_anew
+
+    return measure_anew()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,9 @@ Model = Annotated[
         "file, or org/name of the Hugging Face Hub, of which only config and headers are read. "
         "A wrong name is answered with the closest ones."
     ),
+]
+ModelName = Annotated[
+    str, typer.Option("--model", help="Catalogue name, directory, config or GGUF file.")
 ]
 Device = Annotated[
     str,
@@ -227,10 +231,15 @@ def part(text: str) -> tuple[int, int]:
     Raises:
         KvhouseError: It names none.
     """
-    number, _, count = text.partition("/")
-    if not (number.isdecimal() and count.isdecimal() and max(len(number), len(count)) < 10):
+    number, count = (whole(word) for word in text.partition("/")[::2])
+    if number is None or count is None:
         raise KvhouseError(f"replica {text[:40]!r}: write for example 1/2, the first of two")
-    return int(number), int(count)
+    return number, count
+
+
+def whole(text: str) -> int | None:
+    """The whole number of up to nine digits that a text is; None for any other text."""
+    return int(text) if re.fullmatch(r"\d{1,9}", text, re.ASCII) else None
 
 
 def seconds(text: str | None) -> float | None:

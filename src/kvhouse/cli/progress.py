@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event, Thread
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
@@ -143,9 +143,14 @@ def leave_if_partial(results: Sequence[ReplayResult], drives: int) -> None:
     if not last.partial and len(results) == drives:
         return
     requests = last.scenario["requests"]
-    warn(
-        f"partial: replay {len(results)} of {drives} ended early with {last.finished:,} of "
+    leave_partial(
+        f"replay {len(results)} of {drives} ended early with {last.finished:,} of "
         f"{requests:,} requests finished, {seconds_text(last.makespan_seconds)} of "
         f"{last.timing} time"
     )
+
+
+def leave_partial(how_far: str) -> NoReturn:
+    """Say how far a result goes that was ended early, and leave as after Ctrl-C."""
+    warn(f"partial: {how_far}")
     raise typer.Exit(INTERRUPTED)

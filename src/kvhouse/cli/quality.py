@@ -12,6 +12,9 @@ from kvhouse.cli.output import print_json
 from kvhouse.cli.progress import progress
 from kvhouse.errors import KvhouseError
 
+#: What weights and arithmetic are in, whatever the model's own dtype.
+_DTYPE = "float32"
+
 
 def quality_command(
     model: engine_options.RunModel,
@@ -66,9 +69,9 @@ def quality_command(
     variants = variants_of(names, rotation)
     content = bundled_text() if text is None else _read(text)
     described = describe_model(model)
-    held = kv_bytes(described, variants, window)
-    require_room(described, held, "float32", "give a smaller --window, or a smaller model")
-    loaded = answering.load(model, "float32")
+    held = kv_bytes(described, variants, window, _DTYPE)
+    require_room(described, held, _DTYPE, "give a smaller --window, or a smaller model")
+    loaded = answering.load(model, _DTYPE)
     ids = text_ids(loaded, content)
     passes = len(ids) // max(1, window) * (1 + len(variants))
     with progress("quality", passes, unit="passes", as_json=as_json) as advance:

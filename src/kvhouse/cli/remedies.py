@@ -10,8 +10,8 @@ import typer
 
 from kvhouse.cli import options, replayed
 from kvhouse.cli.groups import grouped
-from kvhouse.cli.output import print_json, warn
-from kvhouse.cli.progress import INTERRUPTED, progress
+from kvhouse.cli.output import print_json
+from kvhouse.cli.progress import leave_partial, progress
 from kvhouse.cli.setup_options import SetupOptions
 from kvhouse.cli.tier_options import TierOptions
 from kvhouse.cli.trace_options import TraceOptions
@@ -59,7 +59,7 @@ class BaseTiers(TierOptions):
 def remedies_command(
     trace: options.Trace,
     *,
-    model: Annotated[str, typer.Option(help="Catalogue name, directory, config or GGUF file.")],
+    model: options.ModelName,
     device: options.Device = "a100-80g",
     policy: options.Policy = "paged",
     from_log: options.FromLog = None,
@@ -131,8 +131,7 @@ def remedies_command(
             report = remedies(base, slo=slo, tries=tries, on_replay=on_replay)
     _show(report, len(base.part.requests), trace, model, device, as_json)
     if report.partial:
-        warn(f"partial: interrupted after {report.replays:,} replays, shown are those made whole")
-        raise typer.Exit(INTERRUPTED)
+        leave_partial(f"interrupted after {report.replays:,} replays, shown are those made whole")
 
 
 def _show(
@@ -163,7 +162,8 @@ def _counts(text: str) -> tuple[int, ...]:
     Raises:
         KvhouseError: One of them is no number.
     """
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    if not all(word.isdecimal() and len(word) < 10 for word in words):
+    numbers = [options.whole(word) for word in options.names(text)]
+    counts = tuple(number for number in numbers if number is not None)
+    if len(counts) < len(numbers):
         raise KvhouseError(f"devices {text[:40]!r}: write numbers such as 2 or 2,4")
-    return tuple(map(int, words))
+    return counts

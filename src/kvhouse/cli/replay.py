@@ -24,7 +24,7 @@ _DEVICE = "a100-80g"
 def replay_command(
     trace: options.Trace,
     *,
-    model: Annotated[str, typer.Option(help="Catalogue name, directory, config or GGUF file.")],
+    model: options.ModelName,
     device: options.Device = _DEVICE,
     profile_file: Annotated[
         str | None,

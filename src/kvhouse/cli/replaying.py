@@ -9,7 +9,13 @@ import typer
 
 from kvhouse.cli.output import line_log, plan_log, print_json, warn
 from kvhouse.cli.pictures import Pictures, picture_of
-from kvhouse.cli.progress import INTERRUPTED, interruptible, leave_if_partial, progress
+from kvhouse.cli.progress import (
+    INTERRUPTED,
+    interruptible,
+    leave_if_partial,
+    leave_partial,
+    progress,
+)
 
 if TYPE_CHECKING:
     from kvhouse.calibration.profile import Profile
@@ -141,5 +147,4 @@ class Replay:
 
             show_found(Console(), self._title, found)
         if found.partial:
-            warn(f"partial: {what} ended early, after {len(found.probes)} replays")
-            raise typer.Exit(INTERRUPTED)
+            leave_partial(f"{what} ended early, after {len(found.probes)} replays")

@@ -82,6 +82,15 @@ def serve_command(
             "--max-queue", metavar="N", help="Most answers that wait for memory; then status 429."
         ),
     ] = 256,
+    max_connections: Annotated[
+        int,
+        typer.Option(
+            "--max-connections",
+            metavar="N",
+            help="Most connections at once, fewer where the process may open fewer files; then "
+            "status 503.",
+        ),
+    ] = 1000,
     request_time: Annotated[
         str, typer.Option("--request-time", metavar="TIME", help="Longest time for a request.")
     ] = "10min",
@@ -114,6 +123,7 @@ def serve_command(
         max_body=parse_bytes(max_body),
         max_prompt=max_prompt,
         max_queue=max_queue,
+        max_connections=max_connections,
         request_seconds=options.seconds(request_time) or 0.0,
         grace_seconds=options.seconds(grace_time) or 0.0,
     )

@@ -13,8 +13,8 @@ from typer.core import TyperCommand
 
 from kvhouse.cli import options
 from kvhouse.cli.groups import grouped
-from kvhouse.cli.output import print_json, warn
-from kvhouse.cli.progress import INTERRUPTED, interruptible, progress
+from kvhouse.cli.output import print_json
+from kvhouse.cli.progress import interruptible, leave_partial, progress
 from kvhouse.cli.setup_options import SetupOptions
 from kvhouse.cli.tier_options import TierOptions
 from kvhouse.cli.trace_options import PartOptions
@@ -175,8 +175,7 @@ def _show(result: SweepResult, sort: str, top: int, as_json: bool) -> None:
 def _leave(result: SweepResult) -> None:
     """Say what is missing, and leave accordingly."""
     if result.partial:
-        warn(f"partial: {len(result.rows):,} of {result.cells:,} cells are done")
-        raise typer.Exit(INTERRUPTED)
+        leave_partial(f"{len(result.rows):,} of {result.cells:,} cells are done")
     failed = [row for row in result.rows if row.status == "failed"]
     if failed:
         first = f"{failed[0].model} on {failed[0].device}: {failed[0].reason}"
@@ -184,6 +183,7 @@ def _leave(result: SweepResult) -> None:
 
 
 def _block_size(text: str) -> int:
-    if not re.fullmatch(r"\d{1,9}", text, re.ASCII):
+    size = options.whole(text)
+    if size is None:
         raise KvhouseError(f"block size {show(text)}: give a whole number of tokens")
-    return int(text)
+    return size

@@ -79,11 +79,11 @@ class TierOptions:
         from kvhouse.replayer import Tiering
 
         return Tiering(
-            options.size(self.host_memory),
-            options.rate(self.host_link),
-            options.size(self.nvme_memory),
-            options.rate(self.nvme_link),
-            parse_seconds(self.link_latency),
-            self.tier_replacement,
-            self.tier_write,
+            host_memory=options.size(self.host_memory),
+            host_link=options.rate(self.host_link),
+            nvme_memory=options.size(self.nvme_memory),
+            nvme_link=options.rate(self.nvme_link),
+            latency=parse_seconds(self.link_latency),
+            replacement=self.tier_replacement,
+            write=self.tier_write,
         )

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from kvhouse.core.pool import Pool
 
 
-class BlockPool:
+class BlockPool(Pool):
     """Hands out single blocks in a deterministic order; the last freed is the first reused."""
 
     def __init__(self, blocks: int) -> None:
-        self.blocks = blocks
+        super().__init__(blocks)
         self._free = list(range(blocks - 1, -1, -1))
-
-    @property
-    def free_blocks(self) -> int:
-        """Number of blocks that nobody holds."""
-        return len(self._free)
-
-    @property
-    def largest(self) -> int:
-        """The most blocks that one ``take`` could give if nobody held any."""
-        return self.blocks
 
     def free_ids(self) -> list[int]:
         """Every free block's id."""
@@ -28,18 +18,15 @@ class BlockPool:
 
     def take(self, count: int) -> list[int] | None:
         """Take ``count`` blocks, or none at all and return None."""
-        left = len(self._free) - count
+        left = self.free_blocks - count
         if left < 0:
             return None
         taken = self._free[: -count - 1 : -1]
         del self._free[left:]
+        self.free_blocks = left
         return taken
 
-    def give_back(self, ids: Sequence[int]) -> None:
+    def give_back(self, ids: list[int]) -> None:
         """Free these blocks, tail first, so that a request's head is reused last of all."""
-        self._free.extend(reversed(ids))
-
-    def unusable(self, count: int) -> int:
-        """None: enough free blocks can always be given, wherever they lie."""
-        del count
-        return 0
+        self._free.extend(ids[::-1])
+        self.free_blocks += len(ids)

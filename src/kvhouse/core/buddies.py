@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from kvhouse.core.pool import Pool
 
 
-class BuddyPool:
+class BuddyPool(Pool):
     """Hands out runs of consecutive blocks by the buddy system (Knowlton 1965).
 
     A run is cut in halves until no half is long enough, and joined with its other half, its buddy,
@@ -14,8 +14,8 @@ class BuddyPool:
     """
 
     def __init__(self, blocks: int) -> None:
-        self.blocks = blocks
-        self.free_blocks = 0
+        super().__init__(blocks)
+        self.free_blocks = 0  # until they lie in runs
         #: First blocks of free runs, by the exponent of their length.
         self._runs: list[set[int]] = [set() for _ in range(blocks.bit_length())]
         self._free(0, blocks)
@@ -48,7 +48,7 @@ class BuddyPool:
         self._free(start + count, start + (1 << exponent))
         return list(range(start, start + count))
 
-    def give_back(self, ids: Sequence[int]) -> None:
+    def give_back(self, ids: list[int]) -> None:
         """Free one run that ``take`` gave, in any order, and join it with its buddies."""
         if ids:
             self._free(min(ids), max(ids) + 1)

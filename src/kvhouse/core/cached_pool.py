@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
+from itertools import islice
 from typing import NamedTuple
+
+from kvhouse.core.pool import Pool
 
 
 class Content(NamedTuple):
@@ -15,7 +17,7 @@ class Content(NamedTuple):
     key: Hashable
 
 
-class CachedPool:
+class CachedPool(Pool):
     """Blocks that several requests may hold, and an index of their contents.
 
     A block whose content is known keeps it while it is free, until it is taken for something
@@ -30,7 +32,7 @@ class CachedPool:
     def __init__(
         self, blocks: int, groups: int, on_evicted: Callable[[int, Content], None] | None = None
     ) -> None:
-        self.blocks = blocks
+        super().__init__(blocks)
         self._on_evicted = on_evicted
         #: For each group, the blocks with several holders, and those holders less one each.
         self.shared_blocks = [0] * groups
@@ -40,25 +42,15 @@ class CachedPool:
         self._cached: OrderedDict[int, None] = OrderedDict()
         #: Holders of the blocks that have more than one.
         self._several: dict[int, int] = {}
-        #: What blocks hold: the key, and the group that it was sealed for.
-        self._keys: dict[int, Hashable] = {}
-        self._groups = array("H", bytes(2 * blocks))
+        #: What each block holds: the key, if it has one, and the group that it was sealed for.
+        self._keys: list[Hashable | None] = [None] * blocks
+        self._groups = [0] * blocks
         self._index: list[dict[Hashable, int]] = [{} for _ in range(groups)]
-
-    @property
-    def free_blocks(self) -> int:
-        """Blocks that nobody holds, those with content included."""
-        return len(self._empty) + len(self._cached)
 
     @property
     def cached_blocks(self) -> int:
         """Blocks that nobody holds and whose content can still be found."""
         return len(self._cached)
-
-    @property
-    def largest(self) -> int:
-        """The most blocks that one ``take`` could give if nobody held any."""
-        return self.blocks
 
     def free_ids(self) -> list[int]:
         """Every free block's id, the next to be taken first."""
@@ -66,7 +58,7 @@ class CachedPool:
 
     def content_ids(self) -> list[int]:
         """The id of every block whose content can be found, held or free."""
-        return list(self._keys)
+        return [block for block, key in enumerate(self._keys) if key is not None]
 
     def shared_ids(self) -> list[int]:
         """The id of every block that several requests hold."""
@@ -74,7 +66,7 @@ class CachedPool:
 
     def content(self, block: int) -> Content | None:
         """What a block is indexed as, if it is."""
-        key = self._keys.get(block)
+        key = self._keys[block]
         return None if key is None else Content(self._groups[block], key)
 
     def find(self, content: Content) -> int | None:
@@ -98,6 +90,7 @@ class CachedPool:
         for block in blocks:
             if block in self._cached:
                 del self._cached[block]
+                self.free_blocks -= 1
                 continue
             holders = self.holders(block)
             self._several[block] = holders + 1
@@ -108,35 +101,39 @@ class CachedPool:
         """Take ``count`` free blocks and forget their contents, or none and return None."""
         if count > self.free_blocks:
             return None
+        self.free_blocks -= count
         split = max(0, len(self._empty) - count)
         taken = self._empty[split:]
         del self._empty[split:]
         taken.reverse()
         if len(taken) < count:
-            oldest = self._cached.popitem
-            evicted = [oldest(last=False)[0] for _ in range(count - len(taken))]
-            self._forget(evicted)
-            taken += evicted
+            taken += self._evict(count - len(taken))
         return taken
 
-    def _forget(self, blocks: list[int]) -> None:
-        keys, groups, index = self._keys, self._groups, self._index
-        for block in blocks:
-            group, key = groups[block], keys.pop(block)
+    def _evict(self, count: int) -> list[int]:
+        """Forget what the least recently freed blocks hold, and return these."""
+        cached, keys, groups, index = self._cached, self._keys, self._groups, self._index
+        evicted = list(islice(cached, count))
+        for block in evicted:
+            del cached[block]
+            group, key = groups[block], keys[block]
             del index[group][key]
+            keys[block] = None
             if self._on_evicted:
                 self._on_evicted(block, Content(group, key))
+        return evicted
 
-    def give_back(self, ids: Sequence[int]) -> None:
+    def give_back(self, ids: list[int]) -> None:
         """Drop one holder of each, tail first, so that a request's head is forgotten last."""
         several, keys, cached, empty = self._several, self._keys, self._cached, self._empty
         for block in reversed(ids):
-            if block in several:
+            if several and block in several:
                 self._leave(block)
-            elif block in keys:
+            elif keys[block] is not None:
                 cached[block] = None
             else:
                 empty.append(block)
+        self.free_blocks = len(empty) + len(cached)
 
     def _leave(self, block: int) -> None:
         """Drop one of several holders."""
@@ -152,30 +149,25 @@ class CachedPool:
         Returns:
             Whether the block is what was indexed.
         """
-        there = content.key in self._index[content.group] or block in self._keys
-        self.seal_all(content.group, (content.key,), (block,))
+        there = content.key in self._index[content.group] or self._keys[block] is not None
+        self.seal_all(content.group, [content.key], [block])
         return not there
 
-    def seal_all(self, group: int, keys: Sequence[Hashable], blocks: Sequence[int]) -> None:
+    def seal_all(self, group: int, keys: list[Hashable], blocks: list[int]) -> None:
         """``seal`` for many blocks, each with its key."""
-        index, known = self._index[group], self._keys
-        for key, block in zip(keys, blocks, strict=True):
-            if key not in index and block not in known:
-                index[key] = block
+        index, known, groups = self._index[group], self._keys, self._groups
+        for place, key in enumerate(keys):
+            block = blocks[place]
+            if known[block] is None and index.setdefault(key, block) == block:
                 known[block] = key
-                self._groups[block] = group
+                groups[block] = group
 
     def forget(self, content: Content) -> None:
         """Make a content unfindable, if it is there; no more than one may hold its block."""
         block = self._index[content.group].pop(content.key, None)
         if block is None:
             return
-        del self._keys[block]
+        self._keys[block] = None
         if block in self._cached:
             del self._cached[block]
             self._empty.append(block)
-
-    def unusable(self, count: int) -> int:
-        """None: enough free blocks can always be given, wherever they lie."""
-        del count
-        return 0

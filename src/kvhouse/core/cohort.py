@@ -63,6 +63,8 @@ class Cohort:
         self._block_size = block_size
         #: For each rest, who begins a block at the ticks that leave it, in order.
         self._beginning = [_NOBODY] * block_size
+        #: How many these are.
+        self._counts = [0] * block_size
         self._ending: dict[int, list[Member]] = {}
         self._ends: list[int] = []
         #: Ticks in which members begin their last blocks, and the tokens that these have beyond
@@ -87,6 +89,7 @@ class Cohort:
     def _let_begin(self, member: Member) -> None:
         """Note in which ticks a member begins blocks."""
         member.phase = (self.tick - member.request.computed) % self._block_size
+        self._counts[member.phase] += 1
         peers = self._beginning[member.phase]
         if not peers:
             self._beginning[member.phase] = [member]
@@ -103,13 +106,14 @@ class Cohort:
         """Who computes the first token of a block in a tick, in order; not to be changed."""
         return self._beginning[tick % self._block_size]
 
-    def beginning_in(self, ticks: range) -> list[list[Member]]:
-        """The same for each of many ticks."""
+    def beginning_in(self, ticks: range) -> tuple[list[list[Member]], list[int]]:
+        """The same for each of many ticks, and how many they are in each."""
         first = ticks.start % self._block_size
         end = first + len(ticks)
+        if end <= self._block_size:
+            return self._beginning[first:end], self._counts[first:end]
         rounds = -(-end // self._block_size)
-        ring = self._beginning * rounds if rounds > 1 else self._beginning
-        return ring[first:end]
+        return (self._beginning * rounds)[first:end], (self._counts * rounds)[first:end]
 
     def excess_in(self, first: int, end: int) -> list[tuple[int, int]]:
         """Once for each tick, in their order: which ticks begin members' last blocks.
@@ -152,6 +156,7 @@ class Cohort:
             self.keyed -= member.keyed
             if member.tables:
                 self._beginning[member.phase].remove(member)
+                self._counts[member.phase] -= 1
         self.size -= len(ended)
         return [member.request for member in ended]
 

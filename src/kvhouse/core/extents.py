@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Sequence
+
+from kvhouse.core.pool import Pool
 
 
-class ExtentPool:
+class ExtentPool(Pool):
     """Hands out runs of consecutive blocks, and joins freed neighbours again.
 
     Args:
@@ -16,20 +17,14 @@ class ExtentPool:
     """
 
     def __init__(self, blocks: int, *, best: bool = False) -> None:
-        self.blocks = blocks
+        super().__init__(blocks)
         self._best = best
-        self.free_blocks = blocks
         self._starts = [0] if blocks else []
         self._lengths = [blocks] if blocks else []
 
     def free_runs(self) -> list[tuple[int, int]]:
         """The free runs as ``(first block, number of blocks)``, in ascending order."""
         return list(zip(self._starts, self._lengths, strict=True))
-
-    @property
-    def largest(self) -> int:
-        """The most blocks that one ``take`` could give if nobody held any."""
-        return self.blocks
 
     def free_ids(self) -> list[int]:
         """Every free block's id."""
@@ -58,7 +53,7 @@ class ExtentPool:
         self.free_blocks -= count
         return list(range(start, start + count))
 
-    def give_back(self, ids: Sequence[int]) -> None:
+    def give_back(self, ids: list[int]) -> None:
         """Free one run that ``take`` gave, in any order, and join it with those it touches."""
         if not ids:
             return

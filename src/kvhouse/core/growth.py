@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 from kvhouse.core.cached_pool import CachedPool
@@ -41,7 +41,7 @@ class Growth:
 
     def begin(self, beginning: list[Member]) -> None:
         """Give each of these its next blocks."""
-        self._hand_out(beginning, len(beginning))
+        self._hand_out(beginning)
         tick = self.cohort.tick
         self._count(len(beginning), self.cohort.excess_in(tick, tick + 1))
 
@@ -60,24 +60,23 @@ class Growth:
         if not self.each:
             stretch.begun = [0] * len(ticks)
             return
-        beginning = self.cohort.beginning_in(ticks)
+        beginning, stretch.begun = self.cohort.beginning_in(ticks)
         if self._sharing:
             self._take_one_by_one(ticks, beginning, stretch, self._sharing.pool, going_on)
-        stretch.begun = list(map(len, beginning))
         stretch.excess = self.cohort.excess_in(ticks.start, ticks.stop)
-        begun = sum(stretch.begun)
-        if begun:
+        members = list(chain.from_iterable(beginning))
+        if members:
             if not self._sharing:
-                self._hand_out(chain.from_iterable(beginning), begun)
-            self._count(begun, stretch.excess)
+                self._hand_out(members)
+            self._count(len(members), stretch.excess)
 
-    def _hand_out(self, members: Iterable[Member], count: int) -> None:
-        """Take so many members' next blocks."""
-        blocks = self._pool.take(count * self.each)
+    def _hand_out(self, members: list[Member]) -> None:
+        """Take members' next blocks."""
+        blocks = self._pool.take(len(members) * self.each)
         assert blocks is not None, "the pool was looked at before"
         if self.each == 1:
-            for member, block in zip(members, blocks, strict=True):
-                member.tables[0].append(block)
+            for place, member in enumerate(members):
+                member.tables[0].append(blocks[place])
             return
         taken = iter(blocks)
         for member in members:
@@ -109,7 +108,7 @@ class Growth:
                     done = tick
                 else:
                     self.seal(tick, [], moving=True)
-                self._hand_out(members, len(members))
+                self._hand_out(members)
             stretch.cached.append(pool.cached_blocks)
         if going_on:
             self.go_on(going_on, ticks.stop - 1 - done)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 from kvhouse.core.step import BlockTable
@@ -13,7 +12,6 @@ from kvhouse.layout import LayerGroup
 _NEVER = 2**62
 
 
-@dataclass(slots=True)
 class GroupTable:
     """A request's blocks in one group of layers.
 
@@ -23,9 +21,12 @@ class GroupTable:
         ids: Block ids, in the order of the tokens.
     """
 
-    group: LayerGroup
-    first: int
-    ids: list[int]
+    __slots__ = ("first", "group", "ids")
+
+    def __init__(self, group: LayerGroup, first: int, ids: list[int]) -> None:
+        self.group = group
+        self.first = first
+        self.ids = ids
 
     @property
     def end(self) -> int:
@@ -33,7 +34,6 @@ class GroupTable:
         return self.first + len(self.ids)
 
 
-@dataclass(slots=True)
 class Holding:
     """What one request holds, and what a step asks of it in most cases, kept at hand.
 
@@ -48,14 +48,18 @@ class Holding:
         shown_for: Blocks of the layout's own size that ``shown`` was made for; -1 for none.
     """
 
-    tables: tuple[GroupTable, ...]
-    slot: int | None
-    reused: int = 0
-    loaded: int = 0
-    room: int = 0
-    passes: int = 0
-    shown: tuple[tuple[BlockTable, ...], tuple[int, ...]] = ((), ())
-    shown_for: int = -1
+    __slots__ = ("loaded", "passes", "reused", "room", "shown", "shown_for", "slot", "tables")
+
+    def __init__(
+        self, tables: tuple[GroupTable, ...], slot: int | None, reused: int, loaded: int
+    ) -> None:
+        self.tables = tables
+        self.slot = slot
+        self.reused = reused
+        self.loaded = loaded
+        self.room = self.passes = 0
+        self.shown: tuple[tuple[BlockTable, ...], tuple[int, ...]] = ((), ())
+        self.shown_for = -1
 
     def blocks(self) -> list[int]:
         """All its blocks, group by group; not to be changed."""

@@ -20,7 +20,7 @@ class BlockKeys(Protocol):
         """
         ...
 
-    def known(self, first: int, end: int) -> Sequence[Hashable]:
+    def known(self, first: int, end: int) -> list[Hashable]:
         """The keys of the blocks from ``first`` to before ``end``, as far as they are known."""
         return list(takewhile(_is_known, map(self.key, range(first, end))))
 
@@ -82,7 +82,7 @@ class OwnKeys(BlockKeys):
 
     def known(self, first: int, end: int) -> list[Hashable]:
         """The shared keys as far as they are known, then its own."""
-        keys = list(self._shared.known(first, end)) if self._shared else []
+        keys = self._shared.known(first, end) if self._shared else []
         keys.extend(zip(repeat(_OWN), repeat(self._request), range(first + len(keys), end)))
         return keys
 

@@ -11,7 +11,6 @@ windows and other kinds of memory that let tokens go, and tiers.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from typing import TYPE_CHECKING
 
 from kvhouse.core.cached_pool import CachedPool
@@ -20,7 +19,7 @@ from kvhouse.core.cohort import Cohort
 from kvhouse.core.growth import Growth
 from kvhouse.core.memory import KVMemory
 from kvhouse.core.outlook import Outlook
-from kvhouse.core.queue import PLACE
+from kvhouse.core.queue import PLACE, place_of, put_in_order
 from kvhouse.core.request import Request, RequestState
 from kvhouse.core.stretch import Stretch
 
@@ -43,6 +42,8 @@ class Leaper:
         self._pool, self._sharing = self.memory.pool, self.memory.sharing
         self._slots = self.memory.slots if self.memory.layout.slot_bytes else None
         self._size = self.memory.layout.block_size
+        #: Bytes of a block that each group's layers fill.
+        self._layer_bytes = [group.layer_bytes for group in self.memory.layout.groups]
         self._cohort = Cohort(self._size)
         self._growth = Growth(self.memory, self._cohort)
         self._outlook = Outlook(scheduler, self._cohort, self._growth)
@@ -122,7 +123,7 @@ class Leaper:
         scheduler.refusal = None
         if beginning and not waits:
             self._growth.begin(beginning)
-        stretch.admitted = self._admit(left) if scheduler.waiting else _NOBODY
+        stretch.admitted = self._admit(left) if scheduler.waiting.head else _NOBODY
         moving = not (waits and any(request.in_flight for request in self._prompts))
         if beginning and waits and moving:
             self._growth.begin(beginning)
@@ -183,9 +184,11 @@ class Leaper:
             A negative number where a decoding request would get nothing.
         """
         running, others = self.scheduler.running, 0 if alone else self._cohort.size
+        if running[-len(self._prompts)] is self._prompts[0]:  # as they come: after all others
+            budget, others = budget - others, 0
         for place, request in enumerate(self._prompts):
             if others:
-                passed = bisect_left(running, request.place, key=PLACE) - place
+                passed = place_of(request, running) - place
                 between = passed - (self._cohort.size - others)
                 budget -= between
                 others -= between
@@ -203,13 +206,14 @@ class Leaper:
         admitted = self.scheduler.admit_waiting(budget)
         for request in admitted:
             self._growth.room += self._growth.room_of(request)
-            insort(self._prompts, request, key=PLACE)
+            put_in_order(request, self._prompts)
         return admitted
 
     def _describe(self, decoding: int) -> None:
         stretch, cohort, scheduler = self.stretch, self._cohort, self.scheduler
         stretch.index = scheduler.steps
-        stretch.running, stretch.waiting = len(scheduler.running), len(scheduler.waiting)
+        stretch.running = len(scheduler.running)
+        stretch.waiting = len(scheduler.waiting) if scheduler.waiting.head else 0
         stretch.decoding = stretch.tokens = decoding
         stretch.before = cohort.computed if decoding else 0
         stretch.written = cohort.computed + decoding
@@ -240,15 +244,11 @@ class Leaper:
         stretch = self.stretch
         stretch.cached = [pool.cached_blocks]
         stretch.shared, stretch.saved = sum(pool.shared_blocks), sum(pool.saved_blocks)
+        stretch.in_shared = 0
         if stretch.shared:
-            groups = zip(
-                pool.shared_blocks, pool.saved_blocks, self.memory.layout.groups, strict=True
-            )
-            stretch.in_shared = sum(
-                (several + further) * group.layer_bytes for several, further, group in groups
-            )
-        else:
-            stretch.in_shared = 0
+            for number, layer_bytes in enumerate(self._layer_bytes):
+                holders = pool.shared_blocks[number] + pool.saved_blocks[number]
+                stretch.in_shared += holders * layer_bytes
 
     def _join(self, request: Request) -> None:
         """Let a request that decodes from now on into the cohort, if it stands where it should."""
@@ -263,7 +263,7 @@ class Leaper:
         finished.sort(key=PLACE)
         for request in finished:
             self._growth.room -= self._growth.room_of(request)
-            del running[bisect_left(running, request.place, key=PLACE)]
+            del running[place_of(request, running)]
             request.state = RequestState.FINISHED
             self.memory.end(request)
 

@@ -23,7 +23,7 @@ class Found:
     tier: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, init=False)
 class Match:
     """What of a request is there already, in the pool or in tiers below it.
 
@@ -42,9 +42,27 @@ class Match:
     firsts: tuple[int, ...]
     blocks: tuple[list[int | Found], ...]
     free: int
-    loads: int = 0
-    reused: int = 0
-    declined: tuple[int, ...] = ()
+    loads: int
+    reused: int
+    declined: tuple[int, ...]
+
+    def __init__(
+        self,
+        tokens: int,
+        firsts: tuple[int, ...],
+        blocks: tuple[list[int | Found], ...],
+        free: int,
+        loads: int = 0,
+        reused: int = 0,
+        declined: tuple[int, ...] = (),
+    ) -> None:
+        self.tokens = tokens
+        self.firsts = firsts
+        self.blocks = blocks
+        self.free = free
+        self.loads = loads
+        self.reused = reused
+        self.declined = declined
 
     @property
     def found(self) -> list[Found]:

@@ -20,7 +20,8 @@ from kvhouse.core.policy import (
     get_fit,
     get_policy,
 )
-from kvhouse.core.pools import Pool, make_pool
+from kvhouse.core.pool import Pool
+from kvhouse.core.pools import make_pool
 from kvhouse.core.refusal import Refusal
 from kvhouse.core.request import Request
 from kvhouse.core.sharing import PrefixSharing

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from kvhouse.core.cohort import Cohort
 from kvhouse.core.growth import Growth
-from kvhouse.core.queue import PLACE
 from kvhouse.core.request import Request
 from kvhouse.core.stretch import Stretch
 
@@ -60,10 +58,11 @@ class Outlook:
 
     def quiet(self) -> int:
         """Steps up to the next event, the planned one included, where all rows decode."""
-        cohort, floor = self._cohort, self._floor()
+        cohort = self._cohort
         steps = cohort.until_end
         if not self._growth.each or steps == 1:
             return steps
+        floor = self._floor()
         if floor is None:
             return 1
         spare = self._pool.free_blocks - floor
@@ -78,14 +77,14 @@ class Outlook:
 
     def _comes_last(self, prompt: Request, idle: int) -> bool:
         """Whether none but so many prompts, whose turn has not come, run after one in the order."""
-        running = self._scheduler.running
-        return len(running) - 1 - bisect_left(running, prompt.place, key=PLACE) == idle
+        return self._scheduler.running[-1 - idle] is prompt
 
     def _nobody_follows(self) -> bool:
         """Whether nobody is admitted after a step with rows, while only blocks are taken."""
         scheduler, refusal = self._scheduler, self._scheduler.refusal
         if refusal is None:
-            return not scheduler.waiting or len(scheduler.running) == self._config.max_running
+            full = len(scheduler.running) == self._config.max_running
+            return full or scheduler.waiting.head is None
         # What the rows compute may be what the head of the queue lacks.
         return not self._memory.sharing and not refusal.reason_may_change
 

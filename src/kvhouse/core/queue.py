@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
@@ -22,6 +23,14 @@ ORDERS: dict[str, Order] = {
 PLACE = attrgetter("place")
 
 
+def put_in_order(request: Request, requests: list[Request]) -> None:
+    """Insert a request at its place, which most of the time is the last."""
+    if requests and requests[-1].place > request.place:
+        insort(requests, request, key=PLACE)
+    else:
+        requests.append(request)
+
+
 def get_order(name: str) -> Order:
     """The order of that name.
 
@@ -34,33 +43,40 @@ def get_order(name: str) -> Order:
         raise KvhouseError(f"unknown order {name!r}: choose one of {', '.join(ORDERS)}") from None
 
 
+def place_of(request: Request, requests: list[Request]) -> int:
+    """The index of a request among others in order."""
+    return bisect_left(requests, request.place, key=PLACE)
+
+
 class WaitingQueue:
     """Waiting requests; the head is the first in order."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[tuple[int, int], Request]] = []
+        #: The next to be admitted; None where nobody waits.
+        self.head: Request | None = None
+        self._heap: list[tuple[int, int, Request]] = []
 
     def __len__(self) -> int:
         return len(self._heap)
 
     def __iter__(self) -> Iterator[Request]:
         """Every request, the head first."""
-        return (request for _, request in sorted(self._heap, key=lambda entry: entry[0]))
-
-    @property
-    def head(self) -> Request | None:
-        """The next to be admitted; None where nobody waits."""
-        return self._heap[0][1] if self._heap else None
+        return (request for _, _, request in sorted(self._heap))
 
     def push(self, request: Request) -> None:
         """Add a request at its place in the order."""
-        heappush(self._heap, (request.place, request))
+        first, second = request.place
+        heappush(self._heap, (first, second, request))
+        self.head = self._heap[0][2]
 
     def pop(self) -> Request:
         """Take the head."""
-        return heappop(self._heap)[1]
+        _, _, head = heappop(self._heap)
+        self.head = self._heap[0][2] if self._heap else None
+        return head
 
     def remove(self, request: Request) -> None:
         """Drop one, wherever it stands."""
-        self._heap = [entry for entry in self._heap if entry[1] is not request]
+        self._heap = [entry for entry in self._heap if entry[2] is not request]
         heapify(self._heap)
+        self.head = self._heap[0][2] if self._heap else None

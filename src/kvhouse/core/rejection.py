@@ -23,7 +23,7 @@ def refuse_the_impossible(request: Request, memory: KVMemory, max_length: int) -
     if prompt + new > max_length:
         raise RequestRejected(
             f"{prompt:,} prompt + {new:,} new tokens exceed the maximum length of "
-            f"{max_length:,} tokens: shorten the request or raise max_length"
+            f"{max_length:,} tokens: shorten the request or raise the maximum length"
         )
     if memory.fits_all:
         return

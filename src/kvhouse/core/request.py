@@ -17,7 +17,7 @@ class RequestState(StrEnum):
     CANCELLED = "cancelled"
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, init=False)
 class Request:
     """One sequence on its way through the house.
 
@@ -37,23 +37,45 @@ class Request:
         setbacks: How often such a load failed and sent it back to the queue.
         priority: Its place where the scheduler goes by priority; lower goes first.
         keys: What its blocks hold, where prefixes can be shared.
+        state: Where it is.
         place: Where it stands in the scheduler's order.
     """
 
     id: int
     prompt_tokens: int
     max_new_tokens: int
-    generated: int = 0
-    computed: int = 0
-    in_flight: int = 0
-    preemptions: int = 0
-    reused: int = 0
-    loaded: int = 0
-    setbacks: int = 0
-    state: RequestState = RequestState.WAITING
-    priority: int = 0
-    keys: BlockKeys | None = None
-    place: tuple[int, int] = (0, 0)
+    generated: int
+    computed: int
+    in_flight: int
+    preemptions: int
+    reused: int
+    loaded: int
+    setbacks: int
+    priority: int
+    keys: BlockKeys | None
+    state: RequestState
+    place: tuple[int, int]
+
+    def __init__(
+        self,
+        id: int,
+        prompt_tokens: int,
+        max_new_tokens: int,
+        generated: int = 0,
+        *,
+        priority: int = 0,
+        keys: BlockKeys | None = None,
+    ) -> None:
+        self.id = id
+        self.prompt_tokens = prompt_tokens
+        self.max_new_tokens = max_new_tokens
+        self.generated = generated
+        self.computed = self.in_flight = 0
+        self.preemptions = self.reused = self.loaded = self.setbacks = 0
+        self.priority = priority
+        self.keys = keys
+        self.state = RequestState.WAITING
+        self.place = (0, id)
 
     @property
     def known(self) -> int:

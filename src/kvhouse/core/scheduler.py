@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import insort
 from dataclasses import dataclass
 
 from kvhouse.core.check import check
@@ -10,7 +9,7 @@ from kvhouse.core.keys import BlockKeys
 from kvhouse.core.ledger import Ledger, account
 from kvhouse.core.memory import KVMemory
 from kvhouse.core.policy import DEFAULT_TOKEN_BUDGET
-from kvhouse.core.queue import PLACE, WaitingQueue, get_order
+from kvhouse.core.queue import WaitingQueue, get_order, put_in_order
 from kvhouse.core.refusal import Refusal
 from kvhouse.core.rejection import refuse_the_impossible
 from kvhouse.core.request import Request, RequestState
@@ -83,7 +82,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether any request is waiting or running."""
-        return bool(self.running or self.waiting)
+        return bool(self.running) or self.waiting.head is not None
 
     @property
     def under_way(self) -> bool:
@@ -284,7 +283,7 @@ class Scheduler:
             self.refusal = self.memory.admit(head, alone=not self.running)
             if self.refusal is not None:
                 break
-            insort(self.running, self.waiting.pop(), key=PLACE)
+            put_in_order(self.waiting.pop(), self.running)
             head.state = RequestState.RUNNING
             head.in_flight = min(head.remaining, budget)
             budget -= head.in_flight

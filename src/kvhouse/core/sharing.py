@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 
 from kvhouse.core.cached_pool import CachedPool, Content
@@ -40,12 +40,15 @@ class PrefixSharing:
         self.tiers = tiers
         #: Whether requests take each other's blocks up.
         self.share = share
+        #: Groups that need all tokens, and those that need the last ones.
+        self._whole = [i for i, group in enumerate(layout.groups) if not group.reach.tokens]
+        self._windowed = [i for i, group in enumerate(layout.groups) if group.reach.tokens]
         store = tiers.store if tiers and not tiers.write_through else None
         self.pool = CachedPool(blocks, len(layout.groups), store)
         #: Blocks that became known and were not stored yet.
         self._unstored: list[tuple[int, Content]] = []
         #: By whose keys a match was last looked for, over how many blocks, and these keys.
-        self._asked: tuple[BlockKeys | None, int, Sequence[Hashable]] = None, 0, ()
+        self._asked: tuple[BlockKeys | None, int, list[Hashable]] = None, 0, []
         #: Contents of requests that have ended and that no other request can ask for.
         self._ended: list[Content] = []
 
@@ -122,7 +125,7 @@ class PrefixSharing:
 
     def end(self, request: Request) -> None:
         """Note that a request has ended, and what only it could have taken up again with it."""
-        if isinstance(request.keys, OwnKeys):
+        if self.tiers and isinstance(request.keys, OwnKeys):
             for index in range(request.known // self.layout.block_size):
                 key = request.keys.own(index)
                 self._ended += [Content(group, key) for group in range(len(self.layout.groups))]
@@ -154,59 +157,59 @@ class PrefixSharing:
                 self.tiers.drop(content)
         self._ended.clear()
 
-    def _keys_of(self, request: Request) -> Sequence[Hashable]:
+    def _keys_of(self, request: Request) -> list[Hashable]:
         """The keys of the blocks that a request may find, kept for when it is refused."""
         if request.keys is None:
-            return ()
+            return []
         blocks = (request.known - 1) // self.layout.block_size
         if self._asked[0] is not request.keys or self._asked[1] != blocks:
             self._asked = request.keys, blocks, request.keys.known(0, blocks)
         return self._asked[2]
 
-    def _may_widen(self, keys: Sequence[Hashable], best: Match, depth: int) -> bool:
+    def _may_widen(self, keys: list[Hashable], best: Match, depth: int) -> bool:
         """Whether the uppermost tiers have the first block beyond a match that some group needs."""
         blocks = best.tokens // self.layout.block_size
         if blocks == len(keys):
             return False
-        return all(
-            self._finder(number, depth)(keys[blocks]) is not None
-            for number, group in enumerate(self.layout.groups)
-            if not group.reach.tokens
-        )
+        return all(self._finder(number, depth)(keys[blocks]) is not None for number in self._whole)
 
-    def _match(self, keys: Sequence[Hashable], depth: int) -> Match:
+    def _match(self, keys: list[Hashable], depth: int) -> Match:
         """The longest prefix that the pool and the uppermost ``depth`` tiers have together."""
         finders = [self._finder(group, depth) for group in range(len(self.layout.groups))]
         blocks = self._longest(keys, finders)
         if not blocks:
             return NO_MATCH
         firsts, found = [], []
-        for group, find in zip(self.layout.groups, finders, strict=True):
+        free = loads = 0
+        for number, find in enumerate(finders):
+            group = self.layout.groups[number]
             first = group.first_block(blocks * group.block_size)
-            places = map(find, keys[first:blocks])
+            places = [place for place in map(find, keys[first:blocks]) if place is not None]
+            for place in places:
+                if isinstance(place, Found):
+                    loads += 1
+                else:
+                    free += self.pool.is_free(place)
             firsts.append(first)
-            found.append([place for place in places if place is not None])
-        held = [place for places in found for place in places if not isinstance(place, Found)]
+            found.append(places)
         tokens = blocks * self.layout.block_size
-        return Match(
-            tokens,
-            tuple(firsts),
-            tuple(found),
-            free=sum(map(self.pool.is_free, held)),
-            loads=sum(map(len, found)) - len(held),
-            reused=0 if depth else tokens,
-        )
+        reused = 0 if depth else tokens
+        return Match(tokens, tuple(firsts), tuple(found), free, loads, reused)
 
-    def _longest(self, keys: Sequence[Hashable], finders: Sequence[_Finder]) -> int:
+    def _longest(self, keys: list[Hashable], finders: list[_Finder]) -> int:
         """Blocks of the longest prefix; from a guess downwards until no group lacks anything."""
         blocks = len(keys)
-        groups = list(zip(self.layout.groups, finders, strict=True))
-        for group, find in groups:
-            if not group.reach.tokens:
-                there = map(find, keys[:blocks])
-                blocks = next((i for i, place in enumerate(there) if place is None), blocks)
-        while blocks:
-            lacking = max(_lacking(group, find, keys[:blocks]) for group, find in groups)
+        for number in self._whole:
+            find = finders[number]
+            for place, key in enumerate(keys):
+                if place == blocks or find(key) is None:
+                    blocks = place
+                    break
+        while blocks and self._windowed:
+            lacking = max(
+                _lacking(self.layout.groups[number], finders[number], keys[:blocks])
+                for number in self._windowed
+            )
             if lacking < 0:
                 break
             blocks = lacking
@@ -239,10 +242,8 @@ class PrefixSharing:
         return block
 
 
-def _lacking(group: LayerGroup, find: _Finder, keys: Sequence[Hashable]) -> int:
+def _lacking(group: LayerGroup, find: _Finder, keys: list[Hashable]) -> int:
     """Index of the last block that a group needs after a prefix and has not; -1 for none."""
-    if not group.reach.tokens:
-        return -1
     blocks = len(keys)
     needed = range(blocks - 1, group.first_block(blocks * group.block_size) - 1, -1)
     return next((i for i in needed if find(keys[i]) is None), -1)

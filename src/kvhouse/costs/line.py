@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections.abc import Iterable
-from dataclasses import dataclass
-from itertools import accumulate, repeat
+from itertools import repeat
+from operator import truediv
 
 
-@dataclass(slots=True)
 class Line:
     """Bytes and FLOPs of the first step, and what each later one adds.
 
@@ -23,13 +20,27 @@ class Line:
         beside: Seconds that every step takes beside these.
     """
 
-    bytes: int
-    more_bytes: int
-    flops: int
-    more_flops: int
-    bandwidth: int | float
-    flop_rate: int | float
-    beside: float = 0.0
+    __slots__ = (
+        *("bandwidth", "beside", "bytes", "flop_rate", "flops", "more_bytes", "more_flops"),
+    )
+
+    def __init__(
+        self,
+        bytes: int,
+        more_bytes: int,
+        flops: int,
+        more_flops: int,
+        bandwidth: int | float,
+        flop_rate: int | float,
+        beside: float = 0.0,
+    ) -> None:
+        self.bytes = bytes
+        self.more_bytes = more_bytes
+        self.flops = flops
+        self.more_flops = more_flops
+        self.bandwidth = bandwidth
+        self.flop_rate = flop_rate
+        self.beside = beside
 
     def spend(self, now: float, until: float, most: int) -> tuple[list[float], float]:
         """Take steps until a time has come or ``most`` are taken, at least one.
@@ -53,22 +64,30 @@ class Line:
         if most == 1:
             return [first], now + first
         seconds = self._steps(most)
-        clock = list(accumulate(seconds, initial=now))
-        taken = bisect_left(clock, until, 1, most)
-        return seconds[:taken], clock[taken]
+        for taken, step in enumerate(seconds):
+            if now >= until and taken:
+                return seconds[:taken], now
+            now += step
+        return seconds, now
 
     def _steps(self, count: int) -> list[float]:
         """Seconds of so many steps from the first on."""
-        bandwidth, rate = self.bandwidth, self.flop_rate
-        seconds = [bytes_ / bandwidth for bytes_ in _rising(self.bytes, self.more_bytes, count)]
+        seconds = _quotients(self.bytes, self.more_bytes, count, self.bandwidth)
         last = self.flops + (count - 1) * self.more_flops
         # What is more at both ends of two straight lines is more everywhere between.
+        rate = self.flop_rate
         if not (seconds[0] > self.flops / rate and seconds[-1] > last / rate):
-            computed = (flops / rate for flops in _rising(self.flops, self.more_flops, count))
+            computed = _quotients(self.flops, self.more_flops, count, rate)
             seconds = list(map(max, seconds, computed))
         return [step + self.beside for step in seconds] if self.beside else seconds
 
 
-def _rising(first: int, more: int, count: int) -> Iterable[int]:
-    """So many numbers, each more than the last by the same."""
-    return range(first, first + count * more, more) if more else repeat(first, count)
+def _quotients(first: int, more: int, count: int, divisor: int | float) -> list[float]:
+    """So many numbers, each more than the last by the same, divided."""
+    if not more:
+        return [first / divisor] * count
+    rising = range(first, first + count * more, more)
+    if isinstance(divisor, float):
+        return [number / divisor for number in rising]
+    # mypyc divides whole numbers as floats, which large ones are not exactly.
+    return list(map(truediv, rising, repeat(divisor)))

@@ -104,7 +104,7 @@ class Roofline:
         #: FLOP/s used, and the dtype that this rate is for: see ``Device.flops_for``.
         #: None and "unknown" where the device has none; bandwidth alone then makes the floor.
         self.flop_rate, self.compute_dtype = _flops_for(device, _arithmetic(spec, weight_dtype))
-        self._bandwidth, self._rate = device.bandwidth, self.flop_rate or math.inf
+        self._bandwidth, self._rate = float(device.bandwidth), self.flop_rate or math.inf
         self._readings = readings(spec, layout)
         #: Whether a decoding row costs more by the same with every token: all layers keep and read
         #: every token.

@@ -21,12 +21,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvhouse.devices.device import DTYPES, Device
-from kvhouse.units import bytes_text
+from kvhouse.units import GIB, MIB, bytes_text
 
 GIGA = 10**9
 TERA = 10**12
-MIB = 2**20
-GIB = 2**30
 
 #: Giga-transfers per second and lane, and the share of the bits that encoding and framing leave:
 #: 128b/130b from generation 3 on; in generation 6 flits of 256 bytes carry 236 bytes of packets.

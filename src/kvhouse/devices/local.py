@@ -1,54 +1,101 @@
-"""This machine, measured: memory, read bandwidth and the rate of a float32 matrix product."""
+"""This machine, measured: memory, read bandwidth and the rates of matrix products."""
 
 from __future__ import annotations
 
 import os
 import platform
-import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-from kvhouse.devices.device import Device
+from kvhouse.devices import kept, others
+from kvhouse.devices.device import WIDER, Device
 from kvhouse.errors import KvhouseError
-
-#: Bytes that each thread reads; several times a core's share of any last-level cache.
-READ_BYTES = 128 * 2**20
-READ_REPEATS = 7
-#: Sides of the square matrices: the first is large enough on a few cores; the others are tried
-#: where a product takes less than ``GEMM_SECONDS``, so that many cores have enough to do.
-GEMM_SIDES = (1536, 3072, 6144)
-GEMM_SECONDS = 0.05
-GEMM_REPEATS = 5
+from kvhouse.meters import METERS, Rates
 
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 @cache
 def measure() -> Device:
-    """Measure this machine, once per process.
+    """This machine's figures: those that are kept of it, or else measured now.
+
+    Raises:
+        KvhouseError: The operating system does not tell its memory.
+    """
+    found = kept.read(kept.kept_at(len(others.cores())), memory_bytes())
+    return found or measure_anew()
+
+
+def measure_anew() -> Device:
+    """Measure this machine, and keep what was found unless others computed meanwhile.
 
     Bandwidth: one thread per core reads an array of its own, far larger than the caches.
-    FLOP/s: numpy's float32 matrix product on all its threads. Narrower dtypes are not measured,
-    since numpy does not multiply in them. Of several passes the fastest counts: other work on
-    the machine can only slow one down, and a floor must not be higher than what it can do.
+    FLOP/s: numpy's float32 matrix product, and whatever the rooms above can measure, the engine
+    its own products; the fastest counts. Of several passes the fastest counts likewise: a floor
+    must not be higher than what the machine can do.
+
+    Raises:
+        KvhouseError: The operating system does not tell its memory.
     """
-    threads = _cores()
-    memory = memory_bytes()
-    return Device(
+    from kvhouse.devices import passes
+
+    print("kvhouse: measuring this machine, for some seconds", file=sys.stderr)
+    cores, memory = len(others.cores()), memory_bytes()
+    watch = others.Watch()
+    flops = {"float32": passes.best_rate(passes.product_rate)}
+    found = [Rates(passes.read_bandwidth(cores, memory), flops, "numpy's reads and products")]
+    for meter in METERS:
+        # What is broken is told where a model is loaded; here the others' figures do.
+        with suppress(ImportError, OSError):
+            found.append(meter())
+    device = Device(
         name="local",
-        title=f"this machine ({threads} cores, {platform.machine()})",
+        title=f"this machine ({cores} cores, {platform.machine()})",
         memory_bytes=memory,
-        bandwidth=_read_bandwidth(threads, min(READ_BYTES, memory // (8 * threads))),
-        flops={"float32": _best_gemm_rate()},
+        bandwidth=max(rates.bandwidth for rates in found),
+        flops=fastest(*(rates.flops for rates in found)),
         basis="measured",
-        source="memory: operating system; bandwidth: numpy reads, one thread per core; "
-        "float32: numpy matrix product; each the fastest of several passes",
+        source="; ".join(rates.source for rates in found),
     )
+    return _said(device, watch.share(), cores)
+
+
+def fastest(*found: Mapping[str, float]) -> dict[str, float]:
+    """The highest rate of each dtype, left out where a wider type is faster.
+
+    Values can be multiplied in any type that holds them exactly, so the machine's rate for a
+    dtype is at least that of each such type; ``Device.flops_for`` goes by that.
+    """
+    best: dict[str, float] = {}
+    for flops in found:
+        for dtype, rate in flops.items():
+            best[dtype] = max(rate, best.get(dtype, 0.0))
+    return {
+        dtype: rate
+        for dtype, rate in best.items()
+        if all(rate > best.get(wider, 0.0) for wider in WIDER[dtype])
+    }
+
+
+def _said(device: Device, taken: float, cores: int) -> Device:
+    """The device with when and how undisturbed it was measured; kept, if it was."""
+    when = datetime.now(UTC).isoformat(timespec="minutes").replace("+00:00", "Z")
+    source = f"{device.source}; each the fastest of several passes, {when}"
+    if taken < others.DISTURBED:
+        device = replace(device, source=source)
+        kept.keep(device, kept.kept_at(cores))
+        return device
+    disturbed = (
+        f"other work took {taken:.0%} of the cores meanwhile: rates may be too low, and floors "
+        "that follow from them too high"
+    )
+    print(f"kvhouse: warning: {disturbed}", file=sys.stderr)
+    return replace(device, source=f"{source}; {disturbed}")
 
 
 def memory_bytes() -> int:
@@ -74,62 +121,3 @@ def _cgroup_limits() -> list[int]:
         if text.isdigit():
             limits.append(int(text))
     return limits
-
-
-def _cores() -> int:
-    """Cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def rate(
-    work: Callable[[], object],
-    amount: float,
-    repeats: int,
-    clock: Callable[[], float] = time.perf_counter,
-) -> float:
-    """``amount`` per second in the fastest of ``repeats`` runs of ``work``."""
-    durations = []
-    for _ in range(repeats):
-        start = clock()
-        work()
-        durations.append(clock() - start)
-    return amount / min(durations)
-
-
-def _read_bandwidth(threads: int, bytes_each: int) -> float:
-    """Bytes per second that all threads together read from memory."""
-    with ThreadPoolExecutor(threads) as pool:
-        # Each thread fills its own array, so that its pages lie in the memory next to its core.
-        arrays = list(pool.map(lambda _: np.ones(bytes_each // 8, np.int64), range(threads)))
-        return rate(
-            lambda: list(pool.map(_read, arrays)),
-            sum(array.nbytes for array in arrays),
-            READ_REPEATS,
-        )
-
-
-def _read(array: NDArray[np.int64]) -> object:
-    """Read the whole array; numpy lets go of the interpreter lock while it reduces."""
-    return np.bitwise_or.reduce(array)
-
-
-def _best_gemm_rate(rate_of: Callable[[int], float] | None = None) -> float:
-    """The highest rate over the sides, larger ones only while a product is over quickly."""
-    rate_of = rate_of or _gemm_rate
-    best = 0.0
-    for side in GEMM_SIDES:
-        measured = rate_of(side)
-        best = max(best, measured)
-        if 2 * side**3 / measured >= GEMM_SECONDS:
-            break
-    return best
-
-
-def _gemm_rate(side: int) -> float:
-    """Float32 operations per second of a product of two square matrices."""
-    matrix = np.ones((side, side), np.float32)
-    out = np.empty_like(matrix)
-    np.matmul(matrix, matrix, out=out)
-    return rate(lambda: np.matmul(matrix, matrix, out=out), 2 * side**3, GEMM_REPEATS)

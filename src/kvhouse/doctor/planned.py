@@ -16,7 +16,6 @@ from kvhouse.planner.engines.view import EngineView
 from kvhouse.planner.engines.vllm_options import CPU_BLOCK
 from kvhouse.spec.model import ModelSpec
 
-_GIB = 2**30
 #: The planner's name of each setting, where it is another.
 _OPTIONS = {
     "kv_cache_dtype": "kv_dtype",

@@ -190,11 +190,13 @@ def report_of(log: Log, spec: ModelSpec | None, settings: Mapping[str, Value]) -
         settings: See ``settings_of``.
     """
     origin: Literal["given", "catalogue", ""] = "" if spec is None else "given"
+    named = _of_catalogue(log)
     if spec is None:
-        spec = _of_catalogue(log)
+        spec, named = named, None
         origin = "" if spec is None else "catalogue"
     derived = derive(log, spec, settings) if log.facts else Derived()
-    patient = Patient(log, spec, derived, planned(log, spec, derived, settings))
+    server = planned(log, spec, derived, settings)
+    patient = Patient(log, spec, derived, server, given=origin == "given", named=named)
     return Report(
         log,
         "" if spec is None else spec.name,

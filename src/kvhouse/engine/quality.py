@@ -187,14 +187,21 @@ def measure_quality(
     return QualityReport(loaded.spec.name, text, len(windows) * (window - 1), window, results)
 
 
-def kv_bytes(spec: ModelSpec, variants: Sequence[Variant], window: int) -> int:
-    """Bytes of all pools that ``measure_quality`` holds at once."""
-    layouts = [_layout(spec, variant) for variant in (_BASE, *variants)]
+def kv_bytes(spec: ModelSpec, variants: Sequence[Variant], window: int, dtype: str) -> int:
+    """Bytes of all pools that ``measure_quality`` holds at once.
+
+    Args:
+        spec: The model.
+        variants: What is compared.
+        window: Tokens of a window.
+        dtype: What the model computes in.
+    """
+    layouts = [_layout(spec, variant, dtype) for variant in (_BASE, *variants)]
     return sum(layout.pool_bytes(_size(layout, window)) for layout in layouts)
 
 
-def _layout(spec: ModelSpec, variant: Variant) -> KVLayout:
-    return KVLayout.of(spec, variant.kv_format, DEFAULT_BLOCK_SIZE)
+def _layout(spec: ModelSpec, variant: Variant, dtype: str) -> KVLayout:
+    return KVLayout.of(spec, variant.kv_format, DEFAULT_BLOCK_SIZE, dtype=dtype)
 
 
 def _size(layout: KVLayout, window: int) -> PoolSize:
@@ -219,7 +226,7 @@ class _Pool:
 
     def __init__(self, loaded: LoadedModel, variant: Variant, window: int) -> None:
         self.variant = variant
-        self.layout = _layout(loaded.spec, variant)
+        self.layout = _layout(loaded.spec, variant, loaded.dtype)
         tables, first = [], 0
         for group in self.layout.groups:
             count = group.end_block(window)

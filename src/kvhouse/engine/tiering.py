@@ -50,8 +50,7 @@ def tiers_below(
         layout: What a block is.
         directory: Where files are made; by default where the system keeps temporary ones.
         rule: When loading pays; by default where it is sooner done than computing again at this
-            machine's measured float32 rate. That counts for narrower weights too, of which no
-            rate is measured: an estimate.
+            machine's measured rate in the model's dtype: a floor, so loading is chosen the later.
 
     Raises:
         KvhouseError: A figure is out of range, or the memory or the directory is not there.
@@ -70,7 +69,7 @@ def tiers_below(
         tier if given[tier.config.name] else _measured(tier, layout, directory) for tier in tiers
     )
     if rule is None:
-        roofline = Roofline(spec, layout, device, "float32")
+        roofline = Roofline(spec, layout, device, layout.dtype)
         rule = load_rule(roofline, [tier.link for tier in linked])
     return TiersBelow(linked, rule)
 

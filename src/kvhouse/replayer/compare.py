@@ -22,16 +22,14 @@ def variants(setup: Setup, policies: Sequence[str] = POLICIES) -> list[Setup]:
     These come last, what has fewer of the two first.
 
     Raises:
-        KvhouseError: No policy, an unknown one, or one that is named twice.
+        KvhouseError: No policy, an unknown one, or one that is named twice; or a prefix cache or a
+            tier, and ``paged`` is not among them.
     """
     names = [get_policy(name) for name in policies]
     if not names or len(set(names)) < len(names):
         raise KvhouseError(f"policies {', '.join(policies)}: give different ones, at least one")
-    bare = replace(setup, prefix_cache=False, tiering=Tiering())
-    setups = [replace(bare, policy=name) for name in names]
-    for there, what in ((setup.prefix_cache, "a prefix cache"), (setup.tiering, "a tier")):
-        if there and PAGED not in names:
-            raise KvhouseError(f"{what} goes with {PAGED}, which is not compared")
+    setup.require_paged(names, "compared")
+    setups = [replace(setup.bare(), policy=name) for name in names]
     if setup.prefix_cache:
         setups.append(replace(setup, policy=PAGED, tiering=Tiering()))
     if setup.tiering:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from kvhouse.core.keys import BlockKeys
 from kvhouse.core.ledger import Ledger
+from kvhouse.core.refusal import Refusal
 from kvhouse.core.request import Request
 from kvhouse.core.scheduler import Scheduler
 from kvhouse.core.step import Executor, StepPlan
@@ -60,17 +62,24 @@ def drive(
         keep: Whether the log keeps its intervals, and not only what they come to.
         stop: Looked at between events; once it is asked for, the log ends there.
     """
-    state = _Drive(scheduler, executor, arrivals, Intervals(keep=keep))
-    state.report = Reporter(on_event) if on_event else None
-    state.keys = keys
-    state.on_submitted = on_submitted
-    state.on_ended = on_ended
-    state.on_plan = on_plan
-    state.guard = guard
-    state.recorder = recorder
+    intervals = Intervals(keep=keep)
+    state = _Drive(
+        scheduler,
+        executor,
+        arrivals,
+        DriveLog(executor.timing, intervals=intervals),
+        intervals,
+        keys=keys,
+        report=Reporter(on_event) if on_event else None,
+        on_submitted=on_submitted,
+        on_ended=on_ended,
+        on_plan=on_plan,
+        guard=guard,
+        recorder=recorder,
+    )
     leap = None
     if on_plan is None:
-        leap = leap_of(scheduler, executor, state.intervals, guard)
+        leap = leap_of(scheduler, executor, intervals, guard)
     stop = stop or Stop()
     while not stop.asked:
         state.submit_arrived()
@@ -86,33 +95,27 @@ def drive(
     return state.log
 
 
+@dataclass(slots=True)
 class _Drive:
     """One drive under way: its clock, its step counter and the records of live requests."""
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        executor: Executor,
-        arrivals: Arrivals,
-        intervals: Intervals,
-    ) -> None:
-        self.scheduler = scheduler
-        self.executor = executor
-        self.arrivals = arrivals
-        self.report: Reporter | None = None
-        self.keys: Callable[[TraceRequest], BlockKeys | None] | None = None
-        self.on_submitted: Callable[[Request, TraceRequest], None] | None = None
-        self.on_ended: Callable[[RequestRecord], None] | None = None
-        self.on_plan: Callable[[StepPlan], None] | None = None
-        self.guard: Guard | None = None
-        self.recorder: Recorder | None = None
-        self.intervals = intervals
-        self.log = DriveLog(executor.timing, intervals=intervals)
-        self.now = 0.0
-        self.step = 0
-        self._live: dict[int, Live] = {}
-        self._next_plan = 0
-        self._refused: tuple[int, str] | None = None
+    scheduler: Scheduler
+    executor: Executor
+    arrivals: Arrivals
+    log: DriveLog
+    intervals: Intervals
+    keys: Callable[[TraceRequest], BlockKeys | None] | None
+    report: Reporter | None
+    on_submitted: Callable[[Request, TraceRequest], None] | None
+    on_ended: Callable[[RequestRecord], None] | None
+    on_plan: Callable[[StepPlan], None] | None
+    guard: Guard | None
+    recorder: Recorder | None
+    now: float = 0.0
+    step: int = 0
+    _live: dict[int, Live] = field(default_factory=dict)
+    _next_plan: int = 0
+    _refused: tuple[int, str] | None = None
 
     def submit_arrived(self) -> None:
         """Hand everything that has arrived to the scheduler; a rejection is only recorded."""
@@ -176,7 +179,8 @@ class _Drive:
             self._preempt(preempted, before[preempted], plan.index)
         for admitted in plan.admitted:
             self._admit(admitted, plan.index)
-        self._note_refusal(plan.index)
+        if scheduler.refusal is not None:
+            self._note_refusal(scheduler.refusal, plan.index)
         if self.guard:
             self.guard.check(plan)
         if self.recorder:
@@ -203,8 +207,8 @@ class _Drive:
             raise RuntimeError(f"step {stretch.index} computes nothing while requests wait")
         for admitted in stretch.admitted:
             self._admit(admitted.id, stretch.index)
-        if self.scheduler.refusal:
-            self._note_refusal(stretch.index)
+        if self.scheduler.refusal is not None:
+            self._note_refusal(self.scheduler.refusal, stretch.index)
         start = self.now
         until, most = self._limit(stretch.most)
         if self.recorder:
@@ -216,7 +220,8 @@ class _Drive:
         self.step += later + 1
         self._next_plan = stretch.index + later + 1
         self.log.sampled += stretch.decoding + later * stretch.later
-        for request, (_, _, samples) in zip(stretch.prompts, stretch.rows, strict=True):
+        for place, request in enumerate(stretch.prompts):
+            _, _, samples = stretch.rows[place]
             if samples:
                 self.log.sampled += 1
                 self._sample(request.id, stretch.index, start + seconds[0])
@@ -254,11 +259,8 @@ class _Drive:
         if self.report:
             self.report.preempted(live.record, step, self.now, computed)
 
-    def _note_refusal(self, step: int) -> None:
+    def _note_refusal(self, refusal: Refusal, step: int) -> None:
         """Count and report a refusal, once for each request and reason."""
-        refusal = self.scheduler.refusal
-        if refusal is None:
-            return
         reason = refusal_reason(refusal)
         if self._refused != (refusal.request, reason):
             self._refused = refusal.request, reason

@@ -9,9 +9,6 @@ from dataclasses import dataclass
 from kvhouse.core.refusal import Refusal
 from kvhouse.replayer.records import RequestRecord
 
-#: Why the head of the queue gets no memory. All but ``full`` are refusals while enough is free.
-REFUSALS = ("full", "watermark", "fragmented", "slots")
-
 _FITS_NOT = "memory is free, yet it does not fit"
 
 
@@ -47,7 +44,10 @@ class Event:
 
 
 def refusal_reason(refusal: Refusal) -> str:
-    """One of ``REFUSALS``."""
+    """Why the head of the queue gets no memory, by the names of ``Refusals``.
+
+    All but ``full`` are refusals while enough is free.
+    """
     if refusal.no_slot:
         return "slots"
     if refusal.fragmented:

@@ -252,14 +252,14 @@ def _found(
     sign = 1 if unit == "factor" else -1
     bounded = any(not one.holds and sign * (one.value - value) > 0 for one in search.probes)
     return Found(
-        find,
-        value,
-        unit,
-        None if rate is None else rate * value,
-        best.pool.bytes,
-        bounded,
-        goal,
-        search.stopped,
-        tuple(search.probes),
-        best,
+        find=find,
+        value=value,
+        unit=unit,
+        requests_per_second=None if rate is None else rate * value,
+        pool_bytes=best.pool.bytes,
+        bounded=bounded,
+        goal=goal,
+        partial=search.stopped,
+        probes=tuple(search.probes),
+        result=best,
     )

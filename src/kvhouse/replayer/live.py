@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kvhouse.core.request import Request, RequestState
 from kvhouse.replayer.records import RequestRecord, Unfinished
 
 
-@dataclass(slots=True)
 class Live:
     """A request under way.
 
@@ -20,11 +17,12 @@ class Live:
         loaded: Tokens that it loaded by its last admission but one.
     """
 
-    record: RequestRecord
-    request: Request
-    begun: int = 0
-    reached: int = 0
-    loaded: int = 0
+    __slots__ = ("begun", "loaded", "reached", "record", "request")
+
+    def __init__(self, record: RequestRecord, request: Request) -> None:
+        self.record = record
+        self.request = request
+        self.begun = self.reached = self.loaded = 0
 
     def admit(self) -> tuple[int, int]:
         """Take in that it got memory; returns the tokens found there, and those to load."""

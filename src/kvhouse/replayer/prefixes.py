@@ -12,14 +12,13 @@ from kvhouse.replayer.trace_request import TraceRequest
 _BITS = 15
 
 
-@dataclass(frozen=True, slots=True)
 class HashIdKeys(BlockKeys):
     """Keys from hash ids: each stands for a block of tokens and for everything before it.
 
     So a block of the pool is known by the id of its last token and its place within that id's
     block, whatever the two sizes are.
 
-    Attributes:
+    Args:
         ids: The trace's ids, in order.
         id_tokens: Tokens behind one id.
         named_tokens: Tokens that the ids name, from the start on.
@@ -27,47 +26,57 @@ class HashIdKeys(BlockKeys):
         tenant: Whose request it is.
     """
 
-    ids: tuple[int, ...]
-    id_tokens: int
-    named_tokens: int
-    block_size: int
-    tenant: str | None
+    def __init__(
+        self,
+        ids: tuple[int, ...],
+        id_tokens: int,
+        named_tokens: int,
+        block_size: int,
+        tenant: str | None,
+    ) -> None:
+        self._ids = ids
+        self._id_tokens = id_tokens
+        self._count = named_tokens // block_size
+        self._block_size = block_size
+        self._tenant = tenant
+        #: All of them, from the first time on that they are asked for.
+        self._keys: list[Hashable] = []
 
     def key(self, index: int) -> Hashable | None:
         """The key of block ``index``; None where the ids do not reach so far."""
-        end = (index + 1) * self.block_size
-        if end > self.named_tokens:
-            return None
-        named, place = divmod(end - 1, self.id_tokens)
-        if self._plain:
-            return self._first_place(named) + place
-        return self.ids[named], place, self.id_tokens, self.tenant
+        return self._all()[index] if index < self._count else None
 
     def known(self, first: int, end: int) -> list[Hashable]:
         """The keys of the blocks from ``first`` to before ``end``, as far as they are known."""
-        size, id_tokens = self.block_size, self.id_tokens
-        end = min(end, self.named_tokens // size)
-        if not self._plain or id_tokens % size:
-            return [self.key(index) for index in range(first, end)]
+        return self._all()[first:end]
+
+    def _all(self) -> list[Hashable]:
+        if not self._keys and self._count:
+            # Whole numbers are much faster to look up than tuples.
+            plain = self._tenant is None and self._id_tokens < 1 << _BITS
+            self._keys = self._numbers() if plain else self._tuples()
+        return self._keys
+
+    def _numbers(self) -> list[Hashable]:
+        size, id_tokens = self._block_size, self._id_tokens
         if id_tokens == size:
-            place = (id_tokens << _BITS) + size - 1
-            return [(number << 2 * _BITS) + place for number in self.ids[first:end]]
-        keys: list[Hashable] = []
-        while first < end:
-            named, place = divmod(first * size, id_tokens)
-            base = self._first_place(named) - 1
-            last = min(id_tokens, place + (end - first) * size)
-            keys.extend(range(base + place + size, base + last + 1, size))
-            first = (named + 1) * id_tokens // size
-        return keys
+            last = (id_tokens << _BITS) + size - 1
+            return [(number << 2 * _BITS) + last for number in self._ids[: self._count]]
+        firsts = [((number << _BITS) + id_tokens) << _BITS for number in self._ids]
+        if id_tokens % size == 0:
+            within = range(size - 1, id_tokens, size)
+            keys: list[Hashable] = [first + token for first in firsts for token in within]
+            return keys[: self._count]
+        last_tokens = range(size - 1, self._count * size, size)
+        return [firsts[token // id_tokens] + token % id_tokens for token in last_tokens]
 
-    @property
-    def _plain(self) -> bool:
-        """Whether keys are whole numbers, which are much faster to look up than tuples."""
-        return self.tenant is None and self.id_tokens < 1 << _BITS
-
-    def _first_place(self, named: int) -> int:
-        return ((self.ids[named] << _BITS) + self.id_tokens) << _BITS
+    def _tuples(self) -> list[Hashable]:
+        size, id_tokens = self._block_size, self._id_tokens
+        last_tokens = range(size - 1, self._count * size, size)
+        return [
+            (self._ids[token // id_tokens], token % id_tokens, id_tokens, self._tenant)
+            for token in last_tokens
+        ]
 
 
 @dataclass(frozen=True, slots=True)

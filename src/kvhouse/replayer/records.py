@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from kvhouse.replayer.intervals import Interval, Intervals
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class RequestRecord:
     """What became of a request. Times are seconds on the drive's clock.
 
@@ -39,20 +39,31 @@ class RequestRecord:
     prompt_tokens: int
     max_new_tokens: int
     arrival: float
-    rejection: str | None = None
-    admitted: float | None = None
-    first_token: float | None = None
-    finished: float | None = None
-    generated: int = 0
-    preemptions: int = 0
-    request: int | None = None
-    found: int = 0
-    loaded_first: int = 0
-    reused: int = 0
-    recomputed: int = 0
-    taken_up: int = 0
-    loaded: int = 0
-    lost: int = 0
+    rejection: str | None
+    admitted: float | None
+    first_token: float | None
+    finished: float | None
+    generated: int
+    preemptions: int
+    request: int | None
+    found: int
+    loaded_first: int
+    reused: int
+    recomputed: int
+    taken_up: int
+    loaded: int
+    lost: int
+
+    def __init__(self, index: int, prompt_tokens: int, max_new_tokens: int, arrival: float) -> None:
+        self.index = index
+        self.prompt_tokens = prompt_tokens
+        self.max_new_tokens = max_new_tokens
+        self.arrival = arrival
+        self.rejection = self.request = None
+        self.admitted = self.first_token = self.finished = None
+        self.generated = self.preemptions = self.lost = 0
+        self.found = self.loaded_first = self.reused = self.recomputed = 0
+        self.taken_up = self.loaded = 0
 
     @property
     def queue_seconds(self) -> float:

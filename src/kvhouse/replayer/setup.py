@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from kvhouse.core.policy import DEFAULT_TOKEN_BUDGET, DEFAULT_WATERMARK, FIRST_FIT, PAGED
@@ -97,11 +97,11 @@ class Setup:
     def config(self) -> SchedulerConfig:
         """The scheduler's limits."""
         return SchedulerConfig(
-            self.model.length_limit(self.max_length),
-            self.token_budget,
-            self.max_running,
-            self.order,
-            self.prefill_first,
+            max_length=self.model.length_limit(self.max_length),
+            token_budget=self.token_budget,
+            max_running=self.max_running,
+            order=self.order,
+            prefill_first=self.prefill_first,
         )
 
     @property
@@ -128,21 +128,21 @@ class Setup:
             kv_memory = budget.pool_bytes()
         tiers, sums = self.tiering.on(self.device), self.sums
         return Scenario(
-            self.part,
-            self.layout,
-            self.policy,
-            kv_memory,
-            self.config,
-            self.watermark,
-            backlog if self.as_backlog else TimedArrivals,
-            self.kv_blocks,
-            self.prefix_cache,
-            self.fit,
-            tiers,
-            rule_of(tiers, self.roofline),
-            self.tp,
-            sums.bandwidth if sums.counted else None,
-            self.replica,
+            trace=self.part,
+            layout=self.layout,
+            policy=self.policy,
+            kv_memory=kv_memory,
+            config=self.config,
+            watermark=self.watermark,
+            arrivals=backlog if self.as_backlog else TimedArrivals,
+            kv_blocks=self.kv_blocks,
+            prefix_cache=self.prefix_cache,
+            fit=self.fit,
+            tiers=tiers,
+            pays=rule_of(tiers, self.roofline),
+            tp=self.tp,
+            sum_link=sums.bandwidth if sums.counted else None,
+            replica=self.replica,
         )
 
     @property
@@ -157,6 +157,24 @@ class Setup:
         if given is None:
             return 0
         return kv_budget(self.rank, self.device, self.weight_dtype, 1.0, given).missing
+
+    def bare(self) -> Setup:
+        """The same without a prefix cache and tiers, which go with ``paged`` alone."""
+        return replace(self, prefix_cache=False, tiering=Tiering())
+
+    def require_paged(self, policies: Sequence[str], which: str) -> None:
+        """Refuse a prefix cache or a tier where no policy can have one.
+
+        Args:
+            policies: Those that are driven.
+            which: What they are, to follow "not" in the message.
+
+        Raises:
+            KvhouseError: There is one, and ``paged`` is not among them.
+        """
+        for there, what in ((self.prefix_cache, "a prefix cache"), (self.tiering, "a tier")):
+            if there and PAGED not in policies:
+                raise KvhouseError(f"{what} goes with {PAGED}, which is not {which}")
 
     def recorder(self) -> Recorder:
         """What gathers a picture of one drive."""

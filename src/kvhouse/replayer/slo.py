@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from kvhouse.errors import KvhouseError
+from kvhouse.replayer.ratio import ratio
 from kvhouse.replayer.records import RequestRecord
 
 
@@ -67,9 +68,4 @@ class Goodput:
     def of(cls, slo: SLO, records: Sequence[RequestRecord], seconds: float) -> Goodput:
         """Of all requests that ended in ``seconds``."""
         met = sum(slo.met_by(record) for record in records)
-        return cls(
-            slo,
-            met,
-            met / len(records) if records else 0.0,
-            met / seconds if seconds else 0.0,
-        )
+        return cls(slo, met, ratio(met, len(records)), ratio(met, seconds))

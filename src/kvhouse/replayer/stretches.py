@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from array import array
-from dataclasses import dataclass
-from operator import attrgetter
-from struct import Struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,16 +19,13 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 ROW_SUMS = ("rows", "samples", "firsts", "products", "pairs")
 #: The prompt that goes on in the later steps.
 CHUNK = ("chunk", "chunk_first")
-#: What is kept of a stretch, in this order; see ``Stretch``.
-_STATED = (
-    *("index", "decoding", "later", "before", "written", "tokens", "idle", *CHUNK),
-    *("running", "waiting", "free", "room", "free_slots"),
-    *("external", "shared", "saved", "in_shared"),
+#: What is noted of every stretch, in this order: its place, its length, and as ``Stretch`` says.
+_OF_ALL = (
+    *("position", "steps", "index", "decoding", "later", "before", "written", "tokens"),
+    *("running", "waiting", "free", "room"),
 )
-_COLUMNS = ("position", "steps", *_STATED, *ROW_SUMS)
-_LINE = Struct(f"{len(_COLUMNS)}q")
-_PLAIN = attrgetter(*_STATED)
-_NO_ROWS = (0, 0, 0, 0, 0)
+_OF_ROWS = ("idle", *CHUNK, *ROW_SUMS)
+_OF_SHARING = ("external", "free_slots", "shared", "saved", "in_shared")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +49,27 @@ class Steps:
     begun: Ints
     excess: Ints
     cached: Ints
+    _spread: dict[str, Ints] = field(default_factory=dict)
 
     def spread(self, name: str) -> Ints:
         """For each step, what was noted of its stretch."""
-        return np.repeat(self.table[name], self.table["steps"])
+        if name not in self._spread:
+            self._spread[name] = np.repeat(self.table[name], self.table["steps"])
+        return self._spread[name]
 
 
 class Stretches:
     """What is noted of stretches as they are taken."""
 
     def __init__(self) -> None:
-        self._noted = bytearray()
-        self._starts, self._seconds = array("d"), array("d")
-        self._cached, self._begun, self._excess = array("q"), array("q"), array("q")
+        # Lists: they keep numbers as they are, and become arrays all at once.
+        self._of_all, self._of_rows = _Columns(_OF_ALL), _Columns(_OF_ROWS)
+        self._of_sharing = _Columns(_OF_SHARING)
+        self._starts: list[float] = []
+        self._seconds: list[float] = []
+        self._cached: list[int] = []
+        self._begun: list[int] = []
+        self._excess: list[tuple[int, int]] = []
 
     def add(self, stretch: Stretch, position: int, start: float, seconds: list[float]) -> None:
         """Note a stretch that was taken.
@@ -77,47 +80,101 @@ class Stretches:
             start: The clock before it.
             seconds: How long each step took.
         """
-        steps = len(seconds)
+        place = len(self._starts)
         self._starts.append(start)
         self._begun.append(0)
-        self._begun.extend(stretch.begun)
+        self._begun += stretch.begun
         for later, tokens in stretch.excess:
-            self._excess.extend((len(self._seconds) + later + 1, tokens))
-        if stretch.cached:
-            self._cached.extend(stretch.cached)
-        self._seconds.extend(seconds)
-        sums = _sums(stretch) if stretch.rows else _NO_ROWS
-        self._noted += _LINE.pack(position, steps, *_PLAIN(stretch), *sums)
+            self._excess.append((len(self._seconds) + later + 1, tokens))
+        self._cached += stretch.cached
+        self._seconds += seconds
+        self._of_all.add(place, _of_all(stretch, position, len(seconds)))
+        if stretch.rows or stretch.idle:
+            self._of_rows.add(place, _of_rows(stretch))
+        if stretch.shared or stretch.external or stretch.free_slots:
+            self._of_sharing.add(place, _of_sharing(stretch))
 
     def steps(self) -> Steps:
-        """All of them as columns; nothing can be noted beside them any more."""
-        whole = np.frombuffer(self._noted, dtype=np.int64).reshape(-1, len(_COLUMNS))
-        table = dict(zip(_COLUMNS, whole.T, strict=True))
+        """All of them as columns."""
+        table: dict[str, Ints] = {}
+        for columns in (self._of_all, self._of_rows, self._of_sharing):
+            table.update(columns.table(len(self._starts)))
         first: Ints = np.repeat(np.cumsum(table["steps"]) - table["steps"], table["steps"])
         excess: Ints = np.zeros(len(first), dtype=np.int64)
-        sparse = np.frombuffer(self._excess, dtype=np.int64).reshape(-1, 2)
-        np.add.at(excess, sparse[:, 0], sparse[:, 1])
+        if self._excess:
+            places, tokens = zip(*self._excess, strict=True)
+            np.add.at(excess, _ints(places), _ints(tokens))
         # Nothing counts in a stretch's first step itself.
         begun, excess = (
-            total - total[first]
-            for total in (np.cumsum(np.frombuffer(self._begun, np.int64)), np.cumsum(excess))
+            total - total[first] for total in (np.cumsum(_ints(self._begun)), np.cumsum(excess))
         )
         return Steps(
             table,
-            np.repeat(np.frombuffer(self._starts), table["steps"]),
+            np.repeat(_floats(self._starts), table["steps"]),
             np.arange(len(first)) - first,
-            np.frombuffer(self._seconds),
+            _floats(self._seconds),
             begun,
             excess,
-            np.frombuffer(self._cached, dtype=np.int64),
+            _ints(self._cached),
         )
 
 
-def _sums(stretch: Stretch) -> tuple[int, int, int, int, int]:
+class _Columns:
+    """Numbers of stretches, by name; those of stretches of which none are noted are zeros."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = names
+        self._places: list[int] = []
+        self._numbers: list[int] = []
+
+    def add(self, place: int, numbers: tuple[int, ...]) -> None:
+        """Note a stretch's numbers, in the order of the names."""
+        self._places.append(place)
+        self._numbers += numbers
+
+    def table(self, stretches: int) -> dict[str, Ints]:
+        """An array for each name, with a number for each of so many stretches."""
+        whole: Ints = np.zeros((len(self._names), stretches), dtype=np.int64)
+        whole[:, self._places] = _ints(self._numbers).reshape(-1, len(self._names)).T
+        return dict(zip(self._names, whole, strict=True))
+
+
+def _of_all(stretch: Stretch, position: int, steps: int) -> tuple[int, ...]:
+    return (
+        position,
+        steps,
+        stretch.index,
+        stretch.decoding,
+        stretch.later,
+        stretch.before,
+        stretch.written,
+        stretch.tokens,
+        stretch.running,
+        stretch.waiting,
+        stretch.free,
+        stretch.room,
+    )
+
+
+def _of_rows(stretch: Stretch) -> tuple[int, ...]:
     samples = firsts = products = pairs = 0
     for first, count, sampled in stretch.rows:
         samples += sampled
         firsts += first
         products += first * count
         pairs += (count * count + count) // 2
-    return len(stretch.rows), samples, firsts, products, pairs
+    sums = len(stretch.rows), samples, firsts, products, pairs
+    return stretch.idle, stretch.chunk, stretch.chunk_first, *sums
+
+
+def _of_sharing(stretch: Stretch) -> tuple[int, ...]:
+    shared = stretch.shared, stretch.saved, stretch.in_shared
+    return stretch.external, stretch.free_slots, *shared
+
+
+def _ints(numbers: Sequence[int]) -> Ints:
+    return np.array(numbers, dtype=np.int64)
+
+
+def _floats(numbers: Sequence[float]) -> Floats:
+    return np.fromiter(numbers, np.float64, len(numbers))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kvhouse.core.tier import Tier
 from kvhouse.core.tiers import Tiers
+from kvhouse.replayer.ratio import ratio
 from kvhouse.replayer.records import RequestRecord
 
 
@@ -94,9 +95,9 @@ class TierHits:
         whole = sum(record.prompt_tokens for record in finished)
         return cls(
             requests=requests,
-            request_share=requests / len(finished) if finished else 0.0,
+            request_share=ratio(requests, len(finished)),
             prompt_tokens=prompt,
-            prompt_share=prompt / whole if whole else 0.0,
+            prompt_share=ratio(prompt, whole),
             resumed_tokens=sum(record.loaded for record in finished) - prompt,
             traffic=tuple(TierTraffic.of(tier, block_bytes) for tier in tiers),
         )

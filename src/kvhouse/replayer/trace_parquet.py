@@ -25,9 +25,7 @@ def pyarrow_parquet() -> tuple[Any, Any]:
     try:
         return import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError:
-        raise TraceError(
-            "Parquet needs pyarrow: install kvhouse[parquet], or use JSONL or CSV"
-        ) from None
+        raise TraceError("Parquet needs pyarrow: pip install 'kvhouse[parquet]'") from None
 
 
 def parquet_lines(stream: IO[bytes] | GzipFile, name: str) -> Iterator[tuple[int, Line]]:

@@ -74,9 +74,7 @@ class Selection:
                     f"{name} {factor}: give a finite factor above 0, at most {MOST_FACTOR:,}"
                 )
         if self.max_length is not None and self.max_length < 2:
-            raise TraceError(
-                f"cut to max_length {self.max_length}: a request has at least 2 tokens"
-            )
+            raise TraceError(f"cut to {self.max_length}: a request has at least 2 tokens")
 
     def of(self, requests: Iterable[TraceRequest], tally: Tally) -> Iterator[TraceRequest]:
         """What is taken of ``requests``, which are in the order of arrival; ``tally`` counts."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import overload
 
 from kvhouse.replayer.trace_request import TraceRequest
@@ -34,6 +34,8 @@ class _Names:
 
     def __iter__(self) -> Iterator[str | None]:
         texts = self.texts
+        if not texts:
+            return repeat(None, len(self.numbers))
         return (None if number < 0 else texts[number] for number in self.numbers)
 
 
@@ -95,12 +97,15 @@ class TraceTable(Sequence[TraceRequest]):
 
     def __iter__(self) -> Iterator[TraceRequest]:
         ids, ends = self._ids, self._ids_end
+        hash_ids: Iterable[tuple[int, ...]] = repeat((), len(self))
+        if ids:
+            hash_ids = (tuple(ids[begin:end]) for begin, end in pairwise(ends))
         return map(
             TraceRequest,
             self._arrival,
             self._prompt,
             self._output,
-            (tuple(ids[begin:end]) if end > begin else () for begin, end in pairwise(ends)),
+            hash_ids,
             self._hash_block,
             self._prefix,
             self._prefix_tokens,

@@ -16,6 +16,11 @@ def profile_cache() -> Path:
     return _cache() / "profiles"
 
 
+def machine_cache() -> Path:
+    """The directory for what was measured of this machine alone."""
+    return _cache() / "machines"
+
+
 def _cache() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "kvhouse"

@@ -10,7 +10,7 @@ from kvhouse.calibration.profile import Profile
 from kvhouse.calibration.verify import Figure, Verification
 from kvhouse.spec.fields import show_path
 from kvhouse.units import seconds_text
-from kvhouse.views.tables import table
+from kvhouse.views.tables import say_wrapped, table
 
 _NAMES = {
     "output_tokens_per_second": "output tokens/s",
@@ -78,6 +78,11 @@ def show_profile(console: Console, profile: Profile) -> None:
             "The rates hold what else the machine did: steps took "
             f"{profile.disturbance:.1%} longer on average than typically."
         )
+        if profile.others_share is not None:
+            console.print(
+                f"Other work took {profile.others_share:.1%} of the cores meanwhile (measured); "
+                "what of it goes on all the time is in the typical times."
+            )
 
 
 def _rate(seconds: float, unit: float, name: str) -> str:
@@ -109,9 +114,10 @@ def show_verification(console: Console, title: str, found: Verification, profile
     ]
     console.print(table(f"2. {title}", ["", "predicted", "measured", "error"], rows))
     steps = found.steps
-    console.print(
+    say_wrapped(
+        console,
         f"Predicted: modelled, {profile.about}. On the run's own {steps.steps:,} steps the profile "
-        f"is off by {steps.sum:+.1%} in all, and {steps.median:.1%} on the median step."
+        f"is off by {steps.sum:+.1%} in all, and {steps.median:.1%} on the median step.",
     )
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.units import seconds_text
-from kvhouse.views.tables import table
+from kvhouse.views.tables import side_by_side, table
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def _held(watched: Watched) -> float:
 
 def show_chatbot(console: Console, title: str, old: Watched, new: Watched) -> None:
     """Print both and their ratios, and what holds the gain in tokens/s below that in requests."""
-    rows = [_row(name, get(old), get(new), text) for name, get, text in _FIGURES]
+    rows = [side_by_side(name, get(old), get(new), text) for name, get, text in _FIGURES]
     heads = ("", old.result.pool.policy, new.result.pool.policy, "ratio")
     console.print(table(title, heads, rows))
     more, slower = new.rows / old.rows, new.step_seconds / old.step_seconds
@@ -63,7 +63,3 @@ def show_chatbot(console: Console, title: str, old: Watched, new: Watched) -> No
         "as long. It reads the weights once for all of them, but computes every token and reads "
         "every request's keys and values, and this processor is soon busy with that."
     )
-
-
-def _row(name: str, old: float, new: float, text: Callable[[float], str]) -> list[str]:
-    return [name, text(old), text(new), f"{new / old:.2f}x" if old else "-"]

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from kvhouse.planner.compare import Comparison, ComparisonRow
 from kvhouse.units import bytes_text
-from kvhouse.views.tables import table
+from kvhouse.views.tables import say_wrapped, table
 
 _COLUMNS = ("model", "device", "KV", "weights", "per token", "each", "max", "paged", "tokens/s")
 _DEVICE, _FORMAT = 1, 2
@@ -30,7 +30,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
         if row.missing_bytes:
             reason = f"does not fit: {bytes_text(row.missing_bytes)} missing"
         if reason:
-            console.print(f"{row.model} on {row.device} in {row.kv_format}: {reason}")
+            say_wrapped(console, f"{row.model} on {row.device} in {row.kv_format}: {reason}")
 
 
 def _shared(rows: list[tuple[str, ...]]) -> tuple[str, list[int]]:

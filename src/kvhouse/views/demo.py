@@ -13,7 +13,7 @@ from kvhouse.replayer.logged import LoggedDrive
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.units import bytes_text, seconds_text
 from kvhouse.views.replay import LEDGER_NAMES
-from kvhouse.views.tables import table
+from kvhouse.views.tables import side_by_side, table
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def show_agreement(console: Console, agreements: Sequence[Agreement]) -> None:
 
 def show_gain(console: Console, before: ReplayResult, after: ReplayResult) -> None:
     """Print what the second result gained over the first, and where the bytes went."""
-    rows = [_gain(name, before, after, get, text) for name, get, text in _FIGURES]
+    rows = [side_by_side(name, get(before), get(after), text) for name, get, text in _FIGURES]
     heads = ("", before.pool.policy, after.pool.policy, "ratio")
     console.print(table("What paging bought, same pool, same backlog (measured)", heads, rows))
     ledger = [
@@ -73,17 +73,6 @@ def show_gain(console: Console, before: ReplayResult, after: ReplayResult) -> No
     ]
     title = f"Where the {bytes_text(before.pool.bytes)} were, mean over the run"
     console.print(table(title, heads[:3], ledger))
-
-
-def _gain(
-    name: str,
-    before: ReplayResult,
-    after: ReplayResult,
-    get: Callable[[ReplayResult], float],
-    text: Callable[[float], str],
-) -> list[str]:
-    old, new = get(before), get(after)
-    return [name, text(old), text(new), f"{new / old:.2f}x" if old else "-"]
 
 
 def _first_token(result: ReplayResult) -> float:

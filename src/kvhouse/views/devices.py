@@ -9,11 +9,9 @@ from rich.text import Text
 
 from kvhouse.devices import Device
 from kvhouse.devices.device import DTYPES
-from kvhouse.units import bytes_text
-from kvhouse.views.tables import table
+from kvhouse.units import GIB, MIB, bytes_text
+from kvhouse.views.tables import say_whole, table, visible
 
-MIB = 2**20
-GIB = 2**30
 UNKNOWN = "-"
 
 _COLUMNS = ("device", "GiB", "GB/s", "16 bit", "float8", "float4", "host\nGB/s", "peer\nGB/s")
@@ -40,9 +38,10 @@ def show_device(console: Console, device: Device) -> None:
     """Print every figure of a device, and below them where they come from."""
     facts = [device.vendor, device.family, str(device.year or "")]
     about = ", ".join(fact for fact in facts if fact)
-    console.print(Text.assemble((device.name, "bold"), f": {device.title}"), soft_wrap=True)
+    head = Text.assemble((visible(device.name), "bold"), f": {visible(device.title)}")
+    console.print(head, soft_wrap=True)
     if about:
-        console.print(about, soft_wrap=True)
+        say_whole(console, about)
     numbers = {text: f"[{i}]" for i, text in enumerate(dict.fromkeys(device.sources.values()), 1)}
     rows = (
         (label, value, numbers.get(device.sources.get(figure, ""), ""))
@@ -50,9 +49,9 @@ def show_device(console: Console, device: Device) -> None:
     )
     console.print(table("Figures", ("", f"{device.basis} figures", "from"), rows))
     for text, number in numbers.items():
-        console.print(f"{number} {text}", soft_wrap=True, markup=False, highlight=False)
+        say_whole(console, f"{number} {text}")
     if not numbers:
-        console.print(f"From {device.source}", soft_wrap=True, markup=False, highlight=False)
+        say_whole(console, f"From {device.source}")
 
 
 def _row(device: Device) -> tuple[str, ...]:

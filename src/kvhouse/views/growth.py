@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from rich.console import Console
-from rich.text import Text
 
 from kvhouse.planner.growth import Growth
 from kvhouse.units import bytes_text
-from kvhouse.views.tables import visible
+from kvhouse.views.tables import say_whole, visible
 
 #: Columns of the longest bar.
 _WIDTH = 40
@@ -16,10 +17,7 @@ _FULL, _REST = "█", "▏▎▍▌▋▊▉"
 
 def show_growth(console: Console, growth: Growth) -> None:
     """Print the cache against the tokens, then against the requests."""
-
-    def say(text: str = "", style: str = "") -> None:
-        console.print(Text(text, style), soft_wrap=True)
-
+    say = partial(say_whole, console)
     weights = bytes_text(growth.weight_bytes)
     name = visible(growth.model)
     say(

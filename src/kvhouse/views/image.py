@@ -12,11 +12,11 @@ import numpy as np
 from kvhouse.core.ledger import LEDGER_CLASSES
 from kvhouse.errors import KvhouseError
 from kvhouse.replayer.curves import Curve
-from kvhouse.units import seconds_text
+from kvhouse.units import GIB, MIB, seconds_text
 from kvhouse.views.map_pixels import map_pixels
 from kvhouse.views.page.texts import Texts, texts_of
 from kvhouse.views.palette import LIGHT, LINES
-from kvhouse.views.picture import GIB, Drive, Picture, size_text
+from kvhouse.views.picture import Drive, Picture, size_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -202,7 +202,7 @@ def _draw_ledger(axes: Axes, drive: Drive, texts: Texts) -> None:
     edges = np.arange(len(timeline.running) + 1) * timeline.bin_seconds
     below = np.zeros(len(edges))
     size = drive.result.pool.bytes
-    unit, unit_name = (GIB, "GiB") if size >= GIB else (2**20, "MiB")
+    unit, unit_name = (GIB, "GiB") if size >= GIB else (MIB, "MiB")
     for name in shown:
         values = np.array(timeline.ledger[name]) / unit
         above = below + np.append(values, values[-1:])

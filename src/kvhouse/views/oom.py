@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from rich.console import Console
-from rich.text import Text
+from functools import partial
 
-from kvhouse.replayer.moments.oom import FRAGMENTATION, NO_SHARING, RESERVATION, OomOutcome
+from rich.console import Console
+
+from kvhouse.replayer.moments.oom_outcome import FRAGMENTATION, NO_SHARING, RESERVATION, OomOutcome
 from kvhouse.units import bytes_text
 from kvhouse.views.replay import LEDGER_NAMES
-from kvhouse.views.tables import table
+from kvhouse.views.tables import say_whole, table
 
 
 def show_oom(console: Console, outcome: OomOutcome) -> None:
     """Print what happened, the ledger, the causes, the same in pages, and the doctor's words."""
-
-    def say(text: str = "", style: str = "") -> None:
-        console.print(Text(text, style), soft_wrap=True)
-
+    say = partial(say_whole, console)
     for line in _situation(outcome):
         say(line)
     say(_refusal(outcome), "bold")

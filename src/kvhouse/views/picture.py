@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from kvhouse.layout import KVLayout
 from kvhouse.replayer.recorder import Recording
 from kvhouse.replayer.results import Distribution, ReplayResult
+from kvhouse.units import GIB, MIB
 from kvhouse.views.replay import head
 from kvhouse.views.tables import visible
-
-GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ class Picture:
 
 def size_text(size: float) -> str:
     """A size with three significant digits in GiB, or in MiB where that is less than one."""
-    value, unit = (size / GIB, "GiB") if size >= GIB else (size / 2**20, "MiB")
+    value, unit = (size / GIB, "GiB") if size >= GIB else (size / MIB, "MiB")
     digits = 0 if value >= 100 or not value else 1 if value >= 10 else 2
     return f"{value:,.{digits}f} {unit}"
 

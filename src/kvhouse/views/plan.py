@@ -7,7 +7,7 @@ from rich.text import Text
 
 from kvhouse.planner import Budget, Fit, KindBytes, Plan, Speed
 from kvhouse.units import bytes_text, counted, seconds_text
-from kvhouse.views.tables import table
+from kvhouse.views.tables import say_wrapped, table, visible
 
 _KIND_COLUMNS = ("layers", "per token", "fixed", "tokens kept", "needed", "static slot")
 _FIT_COLUMNS = ("policy", "requests", "at max", "each holds", "reserved", "tails", "idle")
@@ -18,18 +18,18 @@ def show_plan(console: Console, plan: Plan) -> None:
     """Print the memory, what layers keep, the requests that fit, and the decode floor."""
     console.print(
         Text.assemble(
-            (plan.model, "bold"),
-            f" ({plan.architecture}) on ",
-            (plan.device, "bold"),
+            (visible(plan.model), "bold"),
+            f" ({visible(plan.architecture)}) on ",
+            (visible(plan.device), "bold"),
             f" · weights {plan.weight_dtype} · KV {plan.kv_format}",
             f" · one of {plan.tp} devices" if plan.tp > 1 else "",
         )
     )
     console.print(table("Memory", ("", "size", "bytes"), _memory(plan)))
     if plan.weights_note:
-        console.print(f"Weights: {plan.weights_note}", highlight=False)
+        console.print(f"Weights: {visible(plan.weights_note)}", markup=False, highlight=False)
     if plan.budget.missing:
-        console.print(_shortage(plan.budget, plan.device), style="bold red")
+        say_wrapped(console, _shortage(plan.budget, plan.device), "bold red")
     _show_kinds(console, plan)
     if not any(fit.requests for fit in plan.fits):
         console.print(f"Not one request of {plan.context:,} tokens fits.", style="bold red")
@@ -46,7 +46,7 @@ def show_plan(console: Console, plan: Plan) -> None:
         f"{plan.compute_dtype} FLOP/s)"
     )
     console.print(table(title, _SPEED_COLUMNS, (_speed(speed) for speed in plan.speeds)))
-    console.print(_turns(plan))
+    say_wrapped(console, _turns(plan))
 
 
 def _memory(plan: Plan) -> list[tuple[str, str, str]]:

@@ -60,13 +60,14 @@ def _show_remedies(console: Console, remedies: Remedies, *, short: bool) -> None
 
 
 def _remedy(remedy: Remedy) -> tuple[str, ...]:
-    accuracy = remedy.accuracy.partition(":")[0].partition(" ")[0]
+    from kvhouse.planner.remedies.prices import standing
+
     return (
         remedy.name,
         bytes_text(remedy.bytes_saved) if remedy.bytes_saved else "-",
         f"{remedy.requests_after:,} ({remedy.gained:+,})",
         f"{remedy.tokens_per_second_after:,.0f}",
-        accuracy,
+        standing(remedy.accuracy),
         remedy.basis,
     )
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from kvhouse.replayer.sweep import Row, SweepResult
 from kvhouse.replayer.sweep.ranking import ranked
 from kvhouse.units import bytes_text, seconds_text
-from kvhouse.views.tables import table
+from kvhouse.views.tables import say_wrapped, table
 
 #: What the grid varies: the attribute of a row, its title, and how it is shown.
 _AXES: tuple[tuple[str, str, Callable[[object], str]], ...] = (
@@ -66,10 +66,10 @@ def show_sweep(console: Console, result: SweepResult, sort: str, top: int) -> No
         console.print(table(title, list(columns), rows, names=names))
         same = ", ".join(f"{name} {shown(getattr(done[0], key))}" for key, name, shown in fixed)
         if same:
-            console.print(f"All with {same}.")
+            say_wrapped(console, f"All with {same}.")
         console.print(_legend(columns))
     else:
-        console.print(title, style="bold")
+        say_wrapped(console, title, "bold")
     count = sum(row.status == "done" for row in result.rows)
     console.print(
         f"{len(done):,} of {count:,} replayed cells are shown; "
@@ -120,7 +120,7 @@ def _show_reasons(console: Console, result: SweepResult) -> None:
         (row.status, row.reason) for row in result.rows if row.status in ("impossible", "failed")
     )
     for (status, reason), count in reasons.most_common(_MOST_REASONS):
-        console.print(f"{count:,} {status}: {reason}", style="yellow", markup=False)
+        say_wrapped(console, f"{count:,} {status}: {reason}", "yellow")
     if len(reasons) > _MOST_REASONS:
         console.print(f"… and {len(reasons) - _MOST_REASONS:,} more reasons; --json has them all")
     short = [row for row in result.rows if row.missing_bytes]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Literal
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -40,6 +41,23 @@ def table(
 
 def _plain(text: str, style: str = "") -> Text:
     return Text(visible(text, but="\n"), style)
+
+
+def side_by_side(
+    name: str, old: float, new: float, text: Callable[[float], str]
+) -> tuple[str, str, str, str]:
+    """A row with a figure of two drives and their ratio, which nothing has of 0."""
+    return name, text(old), text(new), f"{new / old:.2f}x" if old else "-"
+
+
+def say_whole(console: Console, text: str = "", style: str = "") -> None:
+    """Print a text as it stands, as ``table`` does; only the terminal breaks its lines."""
+    console.print(_plain(text, style), soft_wrap=True)
+
+
+def say_wrapped(console: Console, text: str, style: str | None = None) -> None:
+    """The same, broken between words to the console's width, with its figures set off."""
+    console.print(visible(text, but="\n"), style=style, markup=False)
 
 
 def visible(text: str, *, but: str = "") -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from string import ascii_lowercase, ascii_uppercase
 
 from rich.console import Console
@@ -10,23 +11,19 @@ from rich.text import Text
 
 from kvhouse.core.refusal import Refusal
 from kvhouse.replayer.moments.warehouse import Shelves, Warehouse, WarehouseOutcome
-from kvhouse.units import bytes_text
+from kvhouse.units import GIB, bytes_text
 from kvhouse.views.palette import DARK, OWNERS
 from kvhouse.views.replay import LEDGER_NAMES
-from kvhouse.views.tables import table
+from kvhouse.views.tables import say_whole, table
 
 _NAMES = ascii_uppercase + ascii_lowercase
 _HELD, _FREE = "░", "·"
-_GIB = 2**30
 
 
 def show_warehouse(console: Console, outcome: WarehouseOutcome) -> None:
     """Print what waits, the shelves of both policies, and where the bytes are."""
     setting, pair = outcome.setting, [*outcome.shelves.values()]
-
-    def say(text: str = "", style: str = "") -> None:
-        console.print(Text(text, style), soft_wrap=True)
-
+    say = partial(say_whole, console)
     say(_head(outcome), "bold")
     say(_waiting(setting))
     say()
@@ -76,7 +73,7 @@ def _drawn(outcome: WarehouseOutcome, pair: Sequence[Shelves]) -> Iterator[Text]
     cells = outcome.setting.cells
     size = cells * outcome.blocks_per_cell * outcome.block_bytes
     for number, first in enumerate(range(0, len(pair[0].owners), cells)):
-        line = Text(f"{number * size / _GIB:>3g} GiB ")
+        line = Text(f"{number * size / GIB:>3g} GiB ")
         for shelves in pair:
             line.append("│")
             for place in range(first, min(first + cells, len(shelves.owners))):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from kvhouse.doctor.case import ABOUT, SETTINGS
 from kvhouse.doctor.diagnoses import (
     memory,
+    model,
     pool,
     preempted,
     prefixes,
@@ -19,6 +20,7 @@ from kvhouse.doctor.diagnoses import (
 from kvhouse.doctor.diagnoses.base import Diagnosis, Patient, Rule
 
 RULES: tuple[Rule, ...] = (
+    model.contradicted,
     startup.other_processes,
     memory.weights,
     startup.no_blocks,

@@ -14,8 +14,8 @@ from kvhouse.doctor.facts import Fact, Facts
 from kvhouse.doctor.log import Log
 from kvhouse.doctor.planned import Planned
 from kvhouse.spec.model import ModelSpec
+from kvhouse.units import GIB
 
-GIB = 2**30
 Severity = Literal["error", "warning", "note"]
 #: Risks of a remedy: none, little, some, and other hardware or another run of the service.
 NONE, LITTLE, SOME, MUCH = range(4)
@@ -76,12 +76,24 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class Patient:
-    """All that a diagnosis may look at."""
+    """All that a diagnosis may look at.
+
+    Attributes:
+        log: The log.
+        spec: The model.
+        derived: The planner's figures beside the log's.
+        planned: The server by the planner's rules.
+        given: Whether the user named the model.
+        named: The catalogue's model of the name in the log, where the user named one.
+        engine: Whose log it is.
+    """
 
     log: Log
     spec: ModelSpec | None
     derived: Derived
     planned: Planned | None
+    given: bool = False
+    named: ModelSpec | None = None
     engine: str = field(init=False)
 
     def __post_init__(self) -> None:

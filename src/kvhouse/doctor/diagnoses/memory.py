@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kvhouse.doctor.diagnoses.base import (
-    GIB,
     LITTLE,
     NONE,
     SOME,
@@ -18,6 +17,7 @@ from kvhouse.doctor.diagnoses.base import (
     whole,
 )
 from kvhouse.doctor.diagnoses.startup import narrower, wider
+from kvhouse.units import GIB
 
 _WEIGHTS = ("weights_gib", "weights_gb", "model_loading_gib", "weights_mib")
 _STOPPED = ("need>avail", "no_blocks", "no_tokens", "max_seq_len>kv_tokens", "oom")

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from math import ceil
 
 from kvhouse.doctor.diagnoses.base import (
-    GIB,
     LITTLE,
     MUCH,
     NONE,
@@ -18,6 +17,7 @@ from kvhouse.doctor.diagnoses.base import (
     ranked,
     whole,
 )
+from kvhouse.units import GIB
 
 #: More of a device than this is not given to one process: drivers and graphs need the rest.
 _MOST_UTILIZATION = 0.98

@@ -10,6 +10,9 @@ from kvhouse.errors import KvhouseError
 from kvhouse.planner.case import Case
 from kvhouse.planner.remedies.prices import NONE, UNCHANGED
 
+#: What a plan assumes of the traffic, which it does not know.
+IDENTICAL = "identical requests of the asked length"
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -58,7 +61,7 @@ class Candidate:
     latency: str = NONE
     needs: str = ""
     basis: Literal["exact", "modelled", "estimated"] = "exact"
-    assumption: str = "identical requests of the asked length"
+    assumption: str = IDENTICAL
     hardware: bool = False
     other_model: bool = False
 

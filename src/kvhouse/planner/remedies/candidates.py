@@ -10,7 +10,7 @@ from kvhouse.costs import Roofline
 from kvhouse.formats import get_format
 from kvhouse.planner.case import Case
 from kvhouse.planner.remedies.bigger import bigger_cards
-from kvhouse.planner.remedies.candidate import Candidate, Excluded, Options
+from kvhouse.planner.remedies.candidate import IDENTICAL, Candidate, Excluded, Options
 from kvhouse.planner.remedies.prices import ACCURACY_OF_WEIGHTS, LATENT_INT4, accuracy_of
 from kvhouse.spec.layers import FullAttention, LatentAttention, Layer
 from kvhouse.units import seconds_text
@@ -22,6 +22,7 @@ GROUPED_HEADS = 8
 RANKS = (2, 4, 8)
 #: Of two that store the same bytes the first goes first: its accuracy is known better.
 _NARROW = ("int8", "fp8", "int4")
+_FEWER_BYTES = "a step reads fewer bytes; widening them again is not counted"
 
 
 def candidates(case: Case, options: Options) -> Iterator[Candidate | Excluded]:
@@ -50,7 +51,7 @@ def narrower_formats(case: Case) -> Iterator[Candidate | Excluded]:
             f"store keys and values in {name} instead of {case.kv_format}, scales included",
             {"kv_format": name},
             accuracy=LATENT_INT4 if latent and name == "int4" else accuracy_of(name),
-            latency="a step reads fewer bytes; widening them again is not counted",
+            latency=_FEWER_BYTES,
             needs=f"kernels that read {name}",
         )
 
@@ -66,12 +67,12 @@ def narrower_weights(case: Case) -> Iterator[Candidate]:
             f"store the matrices of the layers in {name}",
             {"weight_dtype": name},
             accuracy=ACCURACY_OF_WEIGHTS,
-            latency="a step reads fewer bytes; widening them again is not counted",
+            latency=_FEWER_BYTES,
             needs=f"a checkpoint in {name} and kernels that read it",
             basis="estimated",
             assumption=(
-                "identical requests of the asked length; embedding table, output projection, norms "
-                "and biases stay as published"
+                f"{IDENTICAL}; embedding table, output projection, norms and biases stay as "
+                "published"
             ),
         )
 
@@ -87,7 +88,7 @@ def paging(case: Case) -> Candidate | Excluded:
         latency=(
             "none while the pool lasts; requests that outgrow it are preempted and computed again"
         ),
-        assumption=f"identical requests of the asked length; {_kept_free(case)}",
+        assumption=f"{IDENTICAL}; {_kept_free(case)}",
     )
 
 
@@ -122,8 +123,7 @@ def _sharing(case: Case, options: Options) -> Candidate | Excluded:
         ),
         basis="estimated" if measured else "exact",
         assumption=(
-            "identical requests of the asked length; full blocks are shared, in layers that keep "
-            "every token"
+            f"{IDENTICAL}; full blocks are shared, in layers that keep every token"
             + ("; the measured hits are taken as one prefix of all requests" if measured else "")
             + ("" if case.policy == PAGED else f"; {_kept_free(case)}")
         ),
@@ -183,8 +183,8 @@ def tensor_parallel(case: Case, ranks: int) -> Candidate:
         needs=f"{ranks} of {device.name} and a link between them",
         basis="estimated",
         assumption=(
-            "identical requests of the asked length; each rank has an equal share of the "
-            "weights and its own KV heads, at least one"
+            f"{IDENTICAL}; each rank has an equal share of the weights and its own KV heads, at "
+            "least one"
         ),
         hardware=True,
     )
@@ -222,7 +222,7 @@ def _grouped(case: Case) -> Iterator[Candidate]:
         accuracy="unknown: another model",
         needs="a model that was trained so",
         basis="estimated",
-        assumption="identical requests of the asked length; weights as large as this model's",
+        assumption=f"{IDENTICAL}; weights as large as this model's",
         other_model=True,
     )
 

@@ -88,9 +88,13 @@ def offload_break_even(
         return load(tokens) < roofline.prefill(tokens).seconds
 
     return OffloadBreakEven(
-        link, latency, longest, _ranges(wins, longest), load(longest),
-        roofline.prefill(longest).seconds,
-    )  # fmt: skip
+        link=link,
+        latency=latency,
+        longest=longest,
+        ranges=_ranges(wins, longest),
+        load_seconds=load(longest),
+        prefill_seconds=roofline.prefill(longest).seconds,
+    )
 
 
 def _ranges(wins: Callable[[int], bool], longest: int) -> tuple[tuple[int, int], ...]:

@@ -61,6 +61,11 @@ def _recorded() -> dict[str, Any]:
     return report
 
 
+def standing(accuracy: str) -> str:
+    """What is known of an accuracy, in a word: ``unchanged``, ``known``, ``unknown``, ``loses``."""
+    return accuracy.partition(":")[0].partition(" ")[0]
+
+
 ACCURACY_OF_WEIGHTS = "unknown: depends on how the checkpoint was quantised"
 
 #: Models with latents keep one vector for all heads, which rotation does not help.

@@ -122,25 +122,10 @@ def remedies(
     """
     before = case.outcome()
     options = Options(shared_tokens, hit_share, shorter, tuple(lengths))
-    tried: list[tuple[Candidate, Remedy]] = []
-    excluded: list[Excluded] = []
-    choice = None
-    for candidate in candidates(case, options):
-        if isinstance(candidate, Excluded):
-            excluded.append(candidate)
-            continue
-        try:
-            remedy = _measure(case, before, candidate)
-        except KvhouseError as error:
-            excluded.append(Excluded(candidate.name, str(error)))
-            continue
-        if not remedy.requests_before + remedy.requests_after:
-            excluded.append(Excluded(candidate.name, "alone it lets not one request in"))
-        if candidate.other_model:
-            choice = remedy
-        else:
-            tried.append((candidate, remedy))
-    tried.sort(key=lambda pair: _rank(pair[1]))
+    measured, excluded = _tried(case, before, options)
+    tried = sorted(
+        (pair for pair in measured if not pair[0].other_model), key=lambda pair: _rank(pair[1])
+    )
     offload: OffloadBreakEven | None = None
     try:
         offload = _offload(case, host_link, link_latency)
@@ -151,14 +136,38 @@ def remedies(
         context=case.context,
         requests=before.requests,
         tokens_per_second=before.tokens_per_second,
-        ranked=tuple(
-            remedy for _, remedy in tried if remedy.requests_before + remedy.requests_after
-        ),
+        ranked=tuple(remedy for _, remedy in tried if _admits(remedy)),
         combination=_combination(case, before, tried),
-        model_choice=choice,
+        model_choice=next((remedy for one, remedy in measured if one.other_model), None),
         offload=offload,
         excluded=tuple(excluded),
     )
+
+
+def _tried(
+    case: Case, before: Outcome, options: Options
+) -> tuple[list[tuple[Candidate, Remedy]], list[Excluded]]:
+    """Every candidate that is possible with what it does, and what is none and why."""
+    measured: list[tuple[Candidate, Remedy]] = []
+    excluded: list[Excluded] = []
+    for candidate in candidates(case, options):
+        if isinstance(candidate, Excluded):
+            excluded.append(candidate)
+            continue
+        try:
+            remedy = _measure(case, before, candidate)
+        except KvhouseError as error:
+            excluded.append(Excluded(candidate.name, str(error)))
+            continue
+        if not _admits(remedy):  # alone: with another one it may
+            excluded.append(Excluded(candidate.name, "alone it lets not one request in"))
+        measured.append((candidate, remedy))
+    return measured, excluded
+
+
+def _admits(remedy: Remedy) -> bool:
+    """Whether any request fits, with it or without."""
+    return bool(remedy.requests_before or remedy.requests_after)
 
 
 def _rank(remedy: Remedy) -> tuple[bool, int, float]:

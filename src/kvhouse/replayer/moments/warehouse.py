@@ -127,11 +127,11 @@ def warehouse(setting: Warehouse) -> WarehouseOutcome:
     layout = setting.layout
     per_cell = max(1, layout.blocks_for(setting.max_length) // setting.cells)
     return WarehouseOutcome(
-        setting,
-        layout.block_bytes,
-        layout.blocks_in(setting.kv_memory),
-        per_cell,
-        {policy: _fill(setting, layout, policy, per_cell) for policy in POLICIES},
+        setting=setting,
+        block_bytes=layout.block_bytes,
+        blocks=layout.blocks_in(setting.kv_memory),
+        blocks_per_cell=per_cell,
+        shelves={policy: _fill(setting, layout, policy, per_cell) for policy in POLICIES},
     )
 
 
@@ -175,14 +175,14 @@ def _fill(setting: Warehouse, layout: KVLayout, policy: str, per_cell: int) -> S
     while scheduler.has_work:
         filling.step()
     return Shelves(
-        policy,
-        running,
-        mean_tokens,
-        refusal,
-        ledger,
-        tuple(sight.owners.tolist()),
-        tuple(LEDGER_CLASSES[kind] for kind in sight.kinds),
-        filling.peak,
-        filling.preemptions,
-        scheduler.steps,
+        policy=policy,
+        running=running,
+        mean_tokens=mean_tokens,
+        refusal=refusal,
+        ledger=ledger,
+        owners=tuple(sight.owners.tolist()),
+        kinds=tuple(LEDGER_CLASSES[kind] for kind in sight.kinds),
+        peak=filling.peak,
+        preemptions=filling.preemptions,
+        steps=scheduler.steps,
     )

@@ -15,6 +15,7 @@ from kvhouse.replayer.setup import Setup
 from kvhouse.units import bytes_text, seconds_text
 
 PREFIX_CACHE, HOST, NVME = "prefix cache", "host offload", "NVMe offload"
+_TRANSFERS = "a step's rows wait for its loads, and it ends with its last store"
 
 Found = Iterator[Candidate | Excluded]
 
@@ -130,7 +131,7 @@ def _host(base: Setup, tries: Tries) -> Candidate | Excluded:
         HOST,
         "keep what leaves the pool in host memory, and load what is sooner loaded than computed",
         {"host": (tries.host_memory, tries.host_link)},
-        latency="a step's rows wait for its loads, and it ends with its last store",
+        latency=_TRANSFERS,
         needs=f"{bytes_text(tries.host_memory)} of host memory for each device",
         assumption=_link("host", rate, whose, base),
     )
@@ -147,7 +148,7 @@ def _nvme(base: Setup, tries: Tries) -> Candidate | Excluded:
         NVME,
         f"keep what leaves {below} on drives, and load what is sooner loaded than computed",
         {"nvme": (tries.nvme_memory, rate)},
-        latency="a step's rows wait for its loads, and it ends with its last store",
+        latency=_TRANSFERS,
         needs=f"{bytes_text(tries.nvme_memory)} of NVMe for each device",
         assumption=_link("NVMe", rate, whose, base),
     )

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvhouse.replayer.ratio import ratio
 from kvhouse.replayer.records import RequestRecord
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.setup import Setup
@@ -92,19 +93,19 @@ def _figures(
     latency = math.fsum(record.latency_seconds for record in done)
     held = math.fsum(r.running.mean * r.makespan_seconds for r in results)
     tokens = sum(result.output_tokens for result in results)
-    goodput = in_time / makespan if makespan else 0.0
+    goodput = ratio(in_time, makespan)
     return Figures(
         devices=devices,
         submitted=submitted,
         finished=len(done),
         in_time=in_time,
-        in_time_share=in_time / submitted if submitted else 0.0,
+        in_time_share=ratio(in_time, submitted),
         goodput_per_second=goodput,
         goodput_per_device=goodput / devices,
-        output_tokens_per_second=tokens / makespan if makespan else 0.0,
+        output_tokens_per_second=ratio(tokens, makespan),
         in_memory_peak=sum(result.running.peak for result in results),
-        in_memory_mean=held / makespan if makespan else 0.0,
-        queue_share=math.fsum(r.queue_seconds for r in done) / latency if latency else 0.0,
+        in_memory_mean=ratio(held, makespan),
+        queue_share=ratio(math.fsum(r.queue_seconds for r in done), latency),
         first_token_seconds=_mean([record.first_token_seconds for record in done]),
         per_token_seconds=_mean(spans),
         preemptions=sum(result.preemptions for result in results),
@@ -132,4 +133,4 @@ def _share(results: Sequence[ReplayResult], counts: Sequence[int | None]) -> flo
     prompt = sum(result.prompt_tokens for result in results)
     if len(known) < len(counts):
         return None
-    return sum(known) / prompt if prompt else 0.0
+    return ratio(sum(known), prompt)

@@ -9,7 +9,7 @@ from typing import Any
 from kvhouse.errors import KvhouseError
 from kvhouse.planner import Budget, kv_budget
 from kvhouse.planner.remedies import Excluded
-from kvhouse.planner.remedies.candidate import Candidate
+from kvhouse.planner.remedies.candidate import IDENTICAL, Candidate
 from kvhouse.planner.remedies.candidates import (
     RANKS,
     larger_cards,
@@ -24,7 +24,7 @@ from kvhouse.replayer.slo import SLO
 from kvhouse.units import bytes_text
 
 #: What the planner assumes where it knows no traffic.
-_NO_TRAFFIC = "identical requests of the asked length"
+_NO_TRAFFIC = IDENTICAL
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from kvhouse.planner.remedies.prices import standing
 from kvhouse.replayer.remedies.figures import Figures
 from kvhouse.replayer.remedies.limit import MARGIN, Limit, all_served
 from kvhouse.replayer.remedies.report import Row
@@ -16,7 +17,7 @@ _WHY_NOT = {
     "device": ", nor would more memory: the device's speed is the limit",
 }
 
-#: First words of what is known of a remedy's accuracy, the least loss first.
+#: What can be known of a remedy's accuracy, the least loss first.
 _PRICES = ("unchanged", "known", "unknown", "loses")
 
 
@@ -75,8 +76,7 @@ def _best(rows: Sequence[Row], serves_all: Callable[[Row], bool]) -> list[Row]:
 
 def _price(row: Row) -> int:
     """Nothing lost in accuracy, what is known, what is not, or what is known to lose."""
-    first = row.accuracy.partition(":")[0].partition(" ")[0]
-    return _PRICES.index(first) if first in _PRICES else len(_PRICES)
+    return _PRICES.index(standing(row.accuracy))
 
 
 def compared(rows: Sequence[Row]) -> Iterator[str]:

@@ -124,4 +124,4 @@ def _ray() -> Any:  # noqa: ANN401 - a module
     try:
         return import_module("ray")
     except ImportError:
-        raise KvhouseError("a Ray cluster needs ray: install kvhouse[ray]") from None
+        raise KvhouseError("a Ray cluster needs ray: pip install 'kvhouse[ray]'") from None

@@ -15,6 +15,12 @@ Status = Literal["done", "impossible", "failed"]
 
 _SPANS = ("queue_seconds", "first_token_seconds", "per_token_seconds", "latency_seconds")
 _POINTS = ("mean", "p50", "p90", "p99")
+#: Figures that have the same name in a result.
+_SAME = (
+    "submitted", "finished", "prompt_tokens", "output_tokens", "computed_tokens", "reused_tokens",
+    "recomputed_tokens", "loaded_tokens", "preemptions", "steps", "makespan_seconds",
+    "output_tokens_per_second", "requests_per_second",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +135,8 @@ def _fits(value: object, kind: str) -> bool:
 def figures_of(result: ReplayResult, missing_bytes: int) -> dict[str, Any]:
     """The figures of a row."""
     share, goodput = result.ledger.mean_share, result.goodput
-    same = (
-        *("submitted", "finished", "prompt_tokens", "output_tokens", "computed_tokens"),
-        *("reused_tokens", "recomputed_tokens", "loaded_tokens", "preemptions", "steps"),
-        *("makespan_seconds", "output_tokens_per_second", "requests_per_second"),
-    )
     return {
-        **{name: getattr(result, name) for name in same},
+        **{name: getattr(result, name) for name in _SAME},
         "missing_bytes": missing_bytes,
         "pool_bytes": result.pool.bytes,
         "pool_blocks": result.pool.blocks,

@@ -102,8 +102,14 @@ def run_sweep(
         if store and store.rows:
             store.finish(keys)
     found = tuple(rows[key] for key in keys if key in rows)
-    reused, traffic = len(cells) - len(missing), sweep.base.part
-    return SweepResult(traffic.name, len(traffic.requests), found, len(cells), reused)
+    traffic = sweep.base.part
+    return SweepResult(
+        trace=traffic.name,
+        requests=len(traffic.requests),
+        rows=found,
+        cells=len(cells),
+        reused=len(cells) - len(missing),
+    )
 
 
 def _keep(row: Row, rows: dict[str, Row], store: Store | None) -> None:

@@ -16,14 +16,12 @@ from typing import Any
 from kvhouse.errors import KvhouseError
 from kvhouse.replayer.sweep.journal import Journal, opened
 from kvhouse.replayer.sweep.row import Row
+from kvhouse.replayer.sweep.work import OF_SOME
 from kvhouse.replayer.trace_parquet import pyarrow_parquet
 from kvhouse.spec.fields import show_path
 
 #: Under which name the Parquet file's metadata say what it holds.
 _FACTS = b"kvhouse.sweep"
-
-#: Facts with these beginnings may be there for some cells and not for others.
-_OF_SOME = ("model ", "device ")
 
 
 class Store:
@@ -63,7 +61,7 @@ class Store:
             name
             for name in names
             if facts.get(name) != self.facts.get(name)
-            and not (name.startswith(_OF_SOME) and None in (facts.get(name), self.facts.get(name)))
+            and not (name.startswith(OF_SOME) and None in (facts.get(name), self.facts.get(name)))
         ]
         if differ:
             raise KvhouseError(

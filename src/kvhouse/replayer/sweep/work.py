@@ -17,12 +17,14 @@ from kvhouse.replayer.setup import Setup
 from kvhouse.replayer.slo import SLO
 from kvhouse.replayer.sweep.grid import Cell, Grid, Rate
 from kvhouse.replayer.sweep.row import Row, Status, figures_of
-from kvhouse.replayer.tiering import Tiering
 from kvhouse.replayer.trace_table import TraceTable
 from kvhouse.spec.model import ModelSpec
 
 #: kvhouse's own.
 VERSION = metadata.version("kvhouse")
+
+#: Facts with these beginnings may be there for some cells and not for others.
+OF_SOME = ("model ", "device ")
 
 #: What of a setup the grid decides, or is digested on its own.
 _VARIED = ("trace", "model", "device", "policy", "kv_format", "block_size")
@@ -53,17 +55,13 @@ class Sweep:
 
     def setup(self, cell: Cell) -> Setup:
         """The replay of a cell; a prefix cache and tiers go with ``paged`` alone."""
-        bare: dict[str, Any] = {}
-        if cell.policy != PAGED:
-            bare = {"prefix_cache": False, "tiering": Tiering()}
         setup = replace(
-            self.base,
+            self.base if cell.policy == PAGED else self.base.bare(),
             model=self.models[cell.model],
             device=self.devices[cell.device],
             policy=cell.policy,
             kv_format=cell.kv_format,
             block_size=cell.block_size,
-            **bare,
         )
         factor = self._rate(cell.rate)[1]
         return setup if factor == 1 else at_rate(setup, factor)
@@ -90,22 +88,22 @@ class Sweep:
         facts = {
             name: fact
             for name, fact in self.facts.items()
-            if name in names or not name.startswith(("model ", "device "))
+            if name in names or not name.startswith(OF_SOME)
         }
         own = (cell.policy, cell.kv_format, cell.block_size, self._rate(cell.rate)[1])
         return _digest([facts, own])
 
     def _row(self, cell: Cell, status: Status, reason: str = "", **figures: Any) -> Row:  # noqa: ANN401
         return Row(
-            self.key(cell),
-            cell.model,
-            cell.device,
-            cell.policy,
-            cell.kv_format,
-            cell.block_size,
-            self._rate(cell.rate)[0],
-            status,
-            reason,
+            key=self.key(cell),
+            model=cell.model,
+            device=cell.device,
+            policy=cell.policy,
+            kv_format=cell.kv_format,
+            block_size=cell.block_size,
+            rate=self._rate(cell.rate)[0],
+            status=status,
+            reason=reason,
             **figures,
         )
 
@@ -133,9 +131,7 @@ def sweep_of(
     Raises:
         KvhouseError: The rates cannot be had, or an option goes with none of the policies.
     """
-    for there, what in ((base.prefix_cache, "a prefix cache"), (base.tiering, "a tier")):
-        if there and PAGED not in grid.policies:
-            raise KvhouseError(f"{what} goes with {PAGED}, which is not among the policies")
+    base.require_paged(grid.policies, "among the policies")
     requests = base.trace.requests
     table = requests if isinstance(requests, TraceTable) else TraceTable(requests)
     base = replace(base, trace=replace(base.trace, requests=table))

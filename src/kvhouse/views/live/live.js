@@ -75,11 +75,8 @@ function showLedger() {
     part.style.width = `${(100 * state.ledger[name]) / (state.ledger.total || 1)}%`;
     part.style.background = colour(name);
   });
-  legend(find("ledger-legend"), present.map((name) => {
-    const swatch = html("i", "swatch");
-    swatch.style.background = colour(name);
-    return [swatch, `${texts[name]}: ${gib(state.ledger[name])}`];
-  }));
+  const entry = (name) => [swatchOf(colour(name)), `${texts[name]}: ${gib(state.ledger[name])}`];
+  legend(find("ledger-legend"), present.map(entry));
 }
 
 /** The rate over the last two minutes as a line. */
@@ -109,9 +106,8 @@ function showRate() {
 }
 
 function requestRow(request) {
-  const swatch = html("i", "swatch");
-  swatch.style.background = request.blocks ? colour(`owner-${request.id % OWNERS}`) : colour("panel");
-  const name = html("th", "", swatch, NUMBERS.format(request.id));
+  const own = request.blocks ? `owner-${request.id % OWNERS}` : "panel";
+  const name = html("th", "", swatchOf(colour(own)), NUMBERS.format(request.id));
   name.scope = "row";
   const kept = NUMBERS.format(request.prompt_tokens + request.generated_tokens);
   const made = NUMBERS.format(request.generated_tokens);

@@ -18,29 +18,26 @@ function makeAreas(place, drive) {
   const bins = drive.ledger[data.classes[0]].length;
   const shown = layers.filter((layer) => layer.any);
   const [unit, unitName] = drive.pool_bytes < 2 ** 30 ? [2 ** 20, "MiB"] : [2 ** 30, "GiB"];
-  let scales = null;
-  hover(place, (x) => {
-    if (!scales || !bins) return null;
-    const seconds = scales.scaleX.invert(x) * scales.unit.seconds;
+  const drawn = hoverTime(place, (seconds) => {
     const bin = Math.floor(seconds / drive.bin_seconds);
-    if (bin < 0 || bin >= bins) return null;
+    if (!(bin >= 0 && bin < bins)) return null;
     const of = (name) => `${texts[name]}: ${gib(drive.ledger[name][bin])}`;
     const lines = [...shown].reverse().map(({ name }) => [colour(name), of(name)]);
     return [say("at", duration(seconds)), ...lines, `${texts.pool}: ${gib(drive.pool_bytes)}`];
   });
   return () => {
     const axis = timeAxis();
-    const { root, marks, scaleX, scaleY } = frame(place.clientWidth, 190, {
+    const { root, marks, scaleX, scaleY } = frame(place.clientWidth, CHART_HEIGHT, {
       ...axis,
       y: { low: 0, high: drive.pool_bytes / unit },
       yLabel: unitName,
     });
-    scales = { scaleX, unit: axis.unit };
+    drawn(scaleX, axis.unit);
     const x = (bin) => scaleX((bin * drive.bin_seconds) / axis.unit.seconds);
     const y = (bytes) => scaleY(bytes / unit);
     for (const { name, below, above } of shown) marks.append(area(name, bins, x, y, below, above));
     place.replaceChildren(root);
-    const entry = ({ name }) => [swatchOf(name), texts[name]];
+    const entry = ({ name }) => [swatchOf(colour(name)), texts[name]];
     legend(place.nextElementSibling, [...shown].reverse().map(entry));
   };
 }
@@ -52,10 +49,4 @@ function area(name, bins, x, y, below, above) {
   for (let bin = 0; bin < bins; bin++) for (const side of [0, 1]) at(bin, side, above[bin]);
   for (let bin = bins - 1; bin >= 0; bin--) for (const side of [1, 0]) at(bin, side, below[bin]);
   return svg("path", { class: `layer ${name}`, d: `M${points.join("L")}Z` });
-}
-
-function swatchOf(name) {
-  const swatch = html("i", "swatch");
-  swatch.style.background = colour(name);
-  return swatch;
 }

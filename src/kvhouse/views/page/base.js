@@ -72,17 +72,21 @@ function html(name, className, ...children) {
   return element;
 }
 
+/** A patch of a colour, to stand before what has it. */
+function swatchOf(background) {
+  const swatch = html("i", "swatch");
+  swatch.style.background = background;
+  return swatch;
+}
+
 const tooltip = document.getElementById("tooltip");
 
 /** Show lines beside the pointer; each is a text, or a colour and a text. */
 function showTooltip(event, lines) {
   tooltip.replaceChildren(
-    ...lines.map((line) => {
-      if (typeof line === "string") return html("div", "", line);
-      const swatch = html("i", "swatch");
-      swatch.style.background = line[0];
-      return html("div", "", swatch, line[1]);
-    }),
+    ...lines.map((line) =>
+      typeof line === "string" ? html("div", "", line) : html("div", "", swatchOf(line[0]), line[1]),
+    ),
   );
   tooltip.hidden = false;
   const { clientWidth, clientHeight } = document.documentElement;

@@ -1,6 +1,7 @@
 // Axes in SVG: a frame that others draw into.
 
 const MARGIN = { left: 52, right: 12, top: 20, bottom: 34 };
+const CHART_HEIGHT = 190;
 
 /** Round values that divide a range, about ``count`` of them; whole ones where things are counted. */
 function ticks(first, last, count, whole) {
@@ -115,4 +116,15 @@ function timeAxis() {
     xLabel: say("time", unit.name, texts.timing),
     unit,
   };
+}
+
+/**
+ * Show what ``describe`` says of the seconds under the pointer.
+ *
+ * Returns what is to be told the scale and the unit of each time axis that is drawn.
+ */
+function hoverTime(place, describe) {
+  let secondsAt = null;
+  hover(place, (x) => secondsAt && describe(secondsAt(x)));
+  return (scale, unit) => (secondsAt = (x) => scale.invert(x) * unit.seconds);
 }

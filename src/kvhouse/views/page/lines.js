@@ -3,7 +3,7 @@
 const DASHES = ["", "7 4", "2 3", "9 3 2 3", "12 4", "4 2"];
 const TIMES = ["first_token_seconds", "per_token_seconds", "latency_seconds"];
 
-const lineColour = (at) => colour(`line-${at % 6}`);
+const lineColour = (at) => colour(`line-${at % DASHES.length}`);
 
 function stroke(at, d, thin) {
   return svg("path", {
@@ -41,7 +41,7 @@ function makeDistribution(parent, name) {
     return [`≤ ${duration(value)}`, ...data.drives.map(line)];
   });
   return () => {
-    const { root, marks, scaleX, scaleY } = frame(place.clientWidth, 190, {
+    const { root, marks, scaleX, scaleY } = frame(place.clientWidth, CHART_HEIGHT, {
       x: { low, high, log: true },
       y: { low: 0, high: 100 },
       xLabel: `${texts[name]} (${texts.timing})`,
@@ -57,15 +57,12 @@ function makeDistribution(parent, name) {
   };
 }
 
-/** The median and the 99th percentile by the time of arrival. */
+/** The median and the 99th percentile of the requests that finished at each time. */
 function makeOverTime(parent, name) {
   const place = chartPlace(parent, say("over_time", texts[name], texts.timing));
   const curves = data.drives.map((drive) => drive.curves[name]);
   const [low, high] = logRange(curves.flatMap(({ p50, p99 }) => [...p50, ...p99]));
-  let scales = null;
-  hover(place, (x) => {
-    if (!scales) return null;
-    const seconds = scales.scaleX.invert(x) * scales.unit.seconds;
+  const drawn = hoverTime(place, (seconds) => {
     const line = (drive, at) => {
       const { p50, p99 } = curves[at];
       const bin = Math.floor((seconds / drive.end) * p50.length);
@@ -77,12 +74,12 @@ function makeOverTime(parent, name) {
   });
   return () => {
     const axis = timeAxis();
-    const { root, marks, scaleX, scaleY } = frame(place.clientWidth, 190, {
+    const { root, marks, scaleX, scaleY } = frame(place.clientWidth, CHART_HEIGHT, {
       ...axis,
       y: { low, high, log: true },
       yText: timeTick,
     });
-    scales = { scaleX, unit: axis.unit };
+    drawn(scaleX, axis.unit);
     data.drives.forEach((drive, at) => {
       for (const values of [curves[at].p99, curves[at].p50]) {
         const x = (bin) => scaleX((((bin + 0.5) / values.length) * drive.end) / axis.unit.seconds);
@@ -99,10 +96,7 @@ function makeCounts(parent, name) {
   const place = chartPlace(parent, texts[name]);
   let most = 1;
   for (const drive of data.drives) for (const value of drive[name]) most = Math.max(most, value);
-  let scales = null;
-  hover(place, (x) => {
-    if (!scales) return null;
-    const seconds = scales.scaleX.invert(x) * scales.unit.seconds;
+  const drawn = hoverTime(place, (seconds) => {
     const line = (drive, at) => {
       const value = drive[name][Math.floor(seconds / drive.bin_seconds)];
       return value === undefined ? null : [lineColour(at), `${drive.name}: ${number(value)}`];
@@ -111,12 +105,12 @@ function makeCounts(parent, name) {
   });
   return () => {
     const axis = timeAxis();
-    const { root, marks, scaleX, scaleY } = frame(place.clientWidth, 190, {
+    const { root, marks, scaleX, scaleY } = frame(place.clientWidth, CHART_HEIGHT, {
       ...axis,
       y: { low: 0, high: most, whole: true },
       yLabel: texts.requests,
     });
-    scales = { scaleX, unit: axis.unit };
+    drawn(scaleX, axis.unit);
     data.drives.forEach((drive, at) => {
       const values = drive[name];
       const x = (bin) => scaleX(((bin + 0.5) * drive.bin_seconds) / axis.unit.seconds);

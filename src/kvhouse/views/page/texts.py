@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 
 from kvhouse.errors import KvhouseError
 from kvhouse.spec.fields import show
+from kvhouse.views.page.parts import asset
 
 LANGUAGES = ("en", "zh")
 
@@ -51,5 +51,4 @@ def texts_of(language: str) -> Texts:
     """
     if language not in LANGUAGES:
         raise KvhouseError(f"language {show(language)}: choose one of {', '.join(LANGUAGES)}")
-    text = (files("kvhouse.views.page") / f"texts.{language}.json").read_text(encoding="utf-8")
-    return Texts(**json.loads(text))
+    return Texts(**json.loads(asset(f"texts.{language}.json")))

@@ -6,10 +6,10 @@ from kvhouse.planner.engines.cases.case import Case, Check
 from kvhouse.planner.engines.cases.span import Span, printed
 from kvhouse.planner.engines.version import Version
 from kvhouse.planner.engines.vllm_v0 import SUGGESTION_MARGIN, kv_budget
+from kvhouse.units import GIB
 
 #: The estimate for CUDA graphs is counted by default from here on.
 _GRAPHS = Version((0, 21, 0))
-_GIB = 2**30
 
 
 def budget_checks(case: Case) -> list[Check]:
@@ -40,8 +40,8 @@ def budget_checks(case: Case) -> list[Check]:
     _, rest = _budget(total, utilization, known, graphs if counted else Span.at(0))
     checks += case.any_check(("kv_cache_gib", "available_kv_gib", "kv_gib"), rest)
     _, idle = _budget(total, utilization, known, graphs)
-    margin = SUGGESTION_MARGIN / _GIB
-    suggested = (idle - Span.at(margin)).scaled(_GIB)
+    margin = SUGGESTION_MARGIN / GIB
+    suggested = (idle - Span.at(margin)).scaled(GIB)
     return checks + case.any_check(("suggested_kv_cache_memory",), suggested)
 
 
@@ -54,7 +54,7 @@ def _budget(total: Span, utilization: float, used: list[Span], graphs: Span) -> 
 
 def _given(case: Case) -> list[Check]:
     """``--kv-cache-memory-bytes`` is taken as it is, past utilization and profiling."""
-    for name, unit in (("kv_cache_memory_gib", 1), ("kv_cache_memory_bytes", _GIB)):
+    for name, unit in (("kv_cache_memory_gib", 1), ("kv_cache_memory_bytes", GIB)):
         value = case.amount(name)
         if value is not None:
             return case.any_check(("available_kv_gib",), printed(name, value).scaled(1 / unit))

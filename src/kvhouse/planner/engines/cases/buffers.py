@@ -17,8 +17,7 @@ from kvhouse.planner.engines.whisper_cpp import WhisperOptions, WhisperShape, wh
 from kvhouse.spec.layers import LatentAttention, SlidingAttention, State
 from kvhouse.spec.model import ModelSpec
 from kvhouse.spec.rare_layers import SharedVector
-
-_MIB = 2**20
+from kvhouse.units import MIB
 
 
 def llama_open(case: Case) -> Mapping[str, Sequence[Any]]:
@@ -104,9 +103,9 @@ def _cache_checks(case: Case, spec: ModelSpec, figures: dict[str, int]) -> list[
     for name, keys in _LLAMA_BYTES.items():
         # A log of two caches has the same words for each.
         swa = "swa_cells" in figures
-        spans = [Span.at(figures[name] / _MIB)] if name in figures else []
+        spans = [Span.at(figures[name] / MIB)] if name in figures else []
         if swa and name in ("k_bytes", "v_bytes", "kv_bytes"):
-            spans += [Span.at(figures[f"{one}{name}"] / _MIB) for one in ("non_swa_", "swa_")]
+            spans += [Span.at(figures[f"{one}{name}"] / MIB) for one in ("non_swa_", "swa_")]
         checks += case.one_of(keys, spans)
     if "swa_cells" in figures:
         for name in ("swa_cells", "swa_layers"):
@@ -143,7 +142,7 @@ def _latent_checks(case: Case, spec: ModelSpec, figures: dict[str, int]) -> list
     latent = next((one for one in _parts(spec) if isinstance(one, LatentAttention)), None)
     if latent is None:
         return []
-    whole = figures["k_bytes"] / _MIB
+    whole = figures["k_bytes"] / MIB
     rope = whole * latent.rope_dim / (latent.rank + latent.rope_dim)
     return [
         *case.any_check(("kr_mib",), Span.at(rope)),
@@ -163,8 +162,8 @@ def _state_checks(
         ("s_bytes", ("s_mib",)),
         ("recurrent_bytes", ("recurrent_mib", "rs_mib", "state_mib")),
     ):
-        checks += case.any_check(keys, Span.at(figures[name] / _MIB))
-    each = figures["recurrent_bytes"] / options.n_seq_max / _MIB
+        checks += case.any_check(keys, Span.at(figures[name] / MIB))
+    each = figures["recurrent_bytes"] / options.n_seq_max / MIB
     checks += case.any_check(("state_mib_per_seq", "recurrent_mib_per_seq"), Span.at(each))
     checks += case.any_check(("cells",), Span.at(float(figures["state_cells"])))
     return checks + case.any_check(("layers_printed",), Span.at(float(figures["layers"])))
@@ -199,7 +198,7 @@ def whisper_case(case: Case) -> list[Check]:
         cache_type=_type(dtype) if dtype else "f16",
     )
     figures = dict(whisper_cpp(WhisperShape(**sizes), options).figures)
-    unit = {"MB": 10**6, "MiB": _MIB}.get(str(case.reported("unit")), figures["unit_bytes"])
+    unit = {"MB": 10**6, "MiB": MIB}.get(str(case.reported("unit")), figures["unit_bytes"])
     checks = []
     for name, keys in (
         ("self_bytes", ("kv_self", "kv_self_mib", "kv_self_mb")),
@@ -233,7 +232,7 @@ def slot_case(case: Case) -> list[Check]:
         dtype=stated if stated in (*PLAIN, "f32", "f16", "bf16", "fp16", "fp32") else None,
     )
     figures = dict(slot_cache(_slots(case), spec, options).figures)
-    mib = Span.at(figures["kv_bytes"] / _MIB)
+    mib = Span.at(figures["kv_bytes"] / MIB)
     return [
         *case.any_check(("kv_mib", "kv_mib_approx", "memory_size_mib"), mib),
         *case.any_check(("kv_bytes", "app_estimate_bytes"), Span.at(float(figures["kv_bytes"]))),

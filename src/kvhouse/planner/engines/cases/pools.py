@@ -17,8 +17,8 @@ from kvhouse.planner.engines.sglang import sglang
 from kvhouse.planner.engines.sglang_options import SglangOptions
 from kvhouse.planner.engines.view import EngineView
 from kvhouse.spec.model import ModelSpec
+from kvhouse.units import GIB, MIB
 
-_GIB, _MIB = 2**30, 2**20
 _ANY_LENGTH = 2**17
 #: An engine without rules of its own.
 _ANY_POOL = Pool("a pool of blocks", 16)
@@ -71,17 +71,17 @@ def _side_checks(case: Case, figures: dict[str, int], side: str) -> list[Check]:
     ]
     for pool in ("full", "swa"):
         if f"{pool}_{side}_bytes" in figures:
-            ours = Span.at(figures[f"{pool}_{side}_bytes"] / _GIB)
+            ours = Span.at(figures[f"{pool}_{side}_bytes"] / GIB)
             checks += case.any_check(case.like(pool, side, unit="gib"), ours)
     names = case.like(side, unit="gib", without="full|swa|draft")
-    return checks + case.one_of(names, [Span.at(count / _GIB) for count in both])
+    return checks + case.one_of(names, [Span.at(count / GIB) for count in both])
 
 
 def _sum_checks(case: Case, figures: dict[str, int]) -> list[Check]:
     """K and V together; of an MLA model's one buffer this is all that is printed."""
     names = case.like("kv|pool|usage", unit="gib", without="k|v|draft|full|swa|budget|available")
     names += case.like("swakvpool|swa", "usage|pool|mem", unit="gib")
-    return case.any_check(tuple(dict.fromkeys(names)), Span.at(figures["kv_bytes"] / _GIB))
+    return case.any_check(tuple(dict.fromkeys(names)), Span.at(figures["kv_bytes"] / GIB))
 
 
 def _sglang_options(case: Case) -> SglangOptions:
@@ -119,8 +119,8 @@ def _sglang_tokens(case: Case, spec: ModelSpec, options: SglangOptions) -> list[
             replace(
                 options,
                 mem_fraction_static=fraction,
-                free_before_bytes=int(free_before * _GIB),
-                free_after_bytes=int(free_after * _GIB),
+                free_before_bytes=int(free_before * GIB),
+                free_after_bytes=int(free_after * GIB),
             ),
         )
         return float(view.kv_tokens or 0)
@@ -148,7 +148,7 @@ def _state_checks(case: Case, figures: dict[str, int]) -> list[Check]:
         ("ssm_state_bytes", case.like("ssm|temporal", unit="gib")),
     ):
         # Buffers hold one slot more than can be given out.
-        least, most = figures[name] * slots / _GIB, figures[name] * (slots + 1) / _GIB
+        least, most = figures[name] * slots / GIB, figures[name] * (slots + 1) / GIB
         checks += case.any_check(keys, Span(least, most))
     return checks
 
@@ -212,8 +212,8 @@ def _pool_checks(
 def _bytes(case: Case, count: int) -> list[Check]:
     return [
         *case.any_check(("kv_bytes", "allocated_bytes"), Span.at(float(count))),
-        *case.any_check(("allocated_gib", "kv_gib", "kv_cache_gib"), Span.at(count / _GIB)),
-        *case.any_check(("kv_mib", "allocated_mib"), Span.at(count / _MIB)),
+        *case.any_check(("allocated_gib", "kv_gib", "kv_cache_gib"), Span.at(count / GIB)),
+        *case.any_check(("kv_mib", "allocated_mib"), Span.at(count / MIB)),
     ]
 
 
@@ -221,15 +221,15 @@ def _memory(case: Case) -> Span | None:
     """Bytes for the pool that the log prints."""
     gib = case.span("kv_budget_gib", "available_kv_gib")
     if gib is not None:
-        return gib.scaled(_GIB)
+        return gib.scaled(GIB)
     mib = case.span("kv_budget_mib")
     if mib is not None:
-        return mib.scaled(_MIB)
+        return mib.scaled(MIB)
     free = case.span(*case.like("free", unit="gib"))
     if free is None or case.engine not in ("tensorrt-llm", "trtllm"):
         return None
     fraction = case.amount("kv_cache_free_gpu_mem_fraction", "free_gpu_memory_fraction", "fraction")
-    return free.scaled(_GIB * (fraction or POOLS["tensorrt-llm"].fraction))
+    return free.scaled(GIB * (fraction or POOLS["tensorrt-llm"].fraction))
 
 
 def _budget(case: Case) -> list[Check]:

@@ -21,13 +21,13 @@ from kvhouse.planner.engines.vllm_v0 import vllm_v0
 from kvhouse.planner.engines.vllm_v1 import vllm_v1
 from kvhouse.spec.layers import ChunkedAttention, SlidingAttention, State
 from kvhouse.spec.model import ModelSpec
+from kvhouse.units import GIB
 
 _RANKS = (1, 2, 4, 8, 16)
 #: A length to lay pages out with where the case states none; no figure that depends on it is made.
 _ANY_LENGTH = 2**17
 #: More blocks than any pool has.
 _MANY = 2**40
-_GIB = 2**30
 
 
 def v0_open(case: Case) -> Mapping[str, Sequence[Any]]:
@@ -110,7 +110,7 @@ def vllm_options(case: Case, spec: ModelSpec) -> VllmOptions:
         speculative_tokens=drafted,
         draft_layers=draft_layers(spec, assumed.get("draft_layers", 0)) if drafted else (),
         hybrid=assumed.get("hybrid"),
-        swap_bytes=int((case.amount("swap_space_gib", "swap_space") or 4) * _GIB),
+        swap_bytes=int((case.amount("swap_space_gib", "swap_space") or 4) * GIB),
     )
 
 
@@ -198,17 +198,17 @@ def _needed(case: Case, view: EngineView) -> list[Check]:
         return []
     needed = view.needed_bytes(length)
     names = case.like("needed|need|required", unit="gib")
-    checks = case.any_check(names, Span.at(needed / _GIB))
+    checks = case.any_check(names, Span.at(needed / GIB))
     available = case.span(*AVAILABLE)
     if available is None:
         return checks
     if case.reported("error") == "need>avail":
-        text = f"{needed / _GIB:.2f} GiB needed"
-        checks.append(Check("error", "need>avail", text, needed / _GIB > available.low))
+        text = f"{needed / GIB:.2f} GiB needed"
+        checks.append(Check("error", "need>avail", text, needed / GIB > available.low))
     stated = case.count("estimated_max_len", "estimated_max_model_len")
     if stated is not None:
         ends = [
-            longest_that_fits(view.needed, int(edge * _GIB), length)
+            longest_that_fits(view.needed, int(edge * GIB), length)
             for edge in (available.low, available.high)
         ]
         stops = stated == length or view.needed(stated) < view.needed(stated + 1)

@@ -7,10 +7,10 @@ from kvhouse.planner.engines.cases.span import Span
 from kvhouse.planner.engines.version import Version
 from kvhouse.planner.engines.view import EngineView
 from kvhouse.planner.engines.vllm_options import TOKENS_BY_CONCURRENCY
+from kvhouse.units import GIB
 
 #: More blocks than any pool has.
 _MANY = 2**40
-_GIB = 2**30
 #: Names of the memory for KV on one rank.
 AVAILABLE = (
     "available_kv_gib",
@@ -78,7 +78,7 @@ def _room(case: Case, view: EngineView) -> tuple[int, int] | None:
     if available is None:
         return None
     size = view.pool_block_bytes
-    return int(available.low * _GIB) // size, int(available.high * _GIB) // size
+    return int(available.low * GIB) // size, int(available.high * GIB) // size
 
 
 def _blocks_of_memory(case: Case, view: EngineView) -> list[Check]:
@@ -98,7 +98,7 @@ def _tokens(
     shown = str(case.reported(*_names(case)))
     first = _first_block(view, 0, _MANY, stated.low)
     last = _first_block(view, 0, _MANY, stated.high + 1) - 1
-    memory = f"{first * view.pool_block_bytes / _GIB:.4f} GiB"
+    memory = f"{first * view.pool_block_bytes / GIB:.4f} GiB"
     if last < first:
         near = f"{_count(view, first - 1):,} or {_count(view, first):,}"
         return low, high, Check("kv_tokens", shown, near, False)
