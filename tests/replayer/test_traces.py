@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from datetime import datetime
 from fractions import Fraction
 from importlib.resources import files
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvhouse.errors import TraceError
-from kvhouse.replayer.traces import TraceRequest, bundled_names, read_trace
+from kvhouse.replayer.traces import Trace, TraceRequest, bundled_names, read_trace
 
 DATA = Path(str(files("kvhouse").joinpath("data", "traces")))
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
@@ -163,6 +164,12 @@ def test_sources_that_cannot_be_opened(tmp_path):
         read_trace("/proc/self/mem")  # which can be opened, and not be read at its beginning
     with pytest.raises(TraceError, match="cannot be read: embedded null byte"):
         read_trace("a\0b")
+
+
+@pytest.mark.parametrize("arrival", [math.nan, math.inf, -math.inf])
+def test_requests_that_never_arrive(arrival):
+    with pytest.raises(TraceError, match=r"request 1 arrives at .*: give seconds"):
+        Trace("given", [TraceRequest(0.0, 1, 1), TraceRequest(arrival, 1, 1)])
 
 
 def test_limit_stops_before_the_damage(tmp_path):
