@@ -8,6 +8,10 @@ beside them in the wheel and are imported in their place. Nothing is written int
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import sysconfig
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -52,10 +56,12 @@ class CompiledModules(BuildHookInterface[Any]):
         """Compile them before the wheel is put together.
 
         Raises:
-            ValueError: The install is to be editable, and would not use them.
+            SystemExit: The install is to be editable, and would not use them; or there is no C
+                compiler. An installer shows that as the one line that it is.
         """
         if version == "editable":
-            raise ValueError("an editable install runs the sources: install without -e to compile")
+            raise SystemExit("an editable install runs the sources: install without -e to compile")
+        require_compiler()
         self._folder = TemporaryDirectory(prefix="kvhouse-compiled-")
         made = Path(self._folder.name, "made")
         compile_into(made, Path(self.root, "src"))
@@ -69,6 +75,20 @@ class CompiledModules(BuildHookInterface[Any]):
         """Remove what was compiled; the wheel has it now."""
         del version, build_data, artifact_path
         self._folder.cleanup()
+
+
+def require_compiler() -> None:
+    """See that there is a C compiler, before mypyc has worked for half a minute.
+
+    Raises:
+        SystemExit: There is none where Python's own build, or ``CC``, names one.
+    """
+    command = os.environ.get("CC") or sysconfig.get_config_var("CC")
+    if command and not shutil.which(shlex.split(command)[0]):
+        raise SystemExit(
+            f"compiling kvhouse needs a C compiler, and there is no {command}: install gcc or name "
+            "yours in CC, or leave HATCH_BUILD_HOOK_ENABLE_CUSTOM out"
+        )
 
 
 def compile_into(made: Path, source: Path) -> None:

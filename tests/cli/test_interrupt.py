@@ -231,3 +231,30 @@ def test_ctrl_c_before_a_command_has_begun_is_one_line(monkeypatch, capsys):
         main()
     assert left.value.code == 130
     assert capsys.readouterr().err == "kvhouse: interrupted\n"
+
+
+@pytest.mark.parametrize(("ignored", "code"), [(False, -signal.SIGINT), (True, 0)])
+def test_ctrl_c_while_the_command_line_is_imported_says_nothing(tmp_path, ignored, code):
+    """``click`` is one of the first modules that it imports; nobody whom Ctrl-C spares ends."""
+    (tmp_path / "click.py").write_text(
+        "import os, signal\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "raise SystemExit(0)\n"
+    )  # fmt: skip
+    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    ignore = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); " if ignored else ""
+    program = f"{ignore}from kvhouse.__main__ import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=ENVIRONMENT | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
+def test_python_m_is_the_command():
+    command = [sys.executable, "-m", "kvhouse", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("kvhouse ")

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from kvhouse import devices
+from kvhouse.cli.output import whole_file
+from kvhouse.errors import KvhouseError
 
 KVHOUSE = Path(sys.executable).with_name("kvhouse")
 REPLAY = (
@@ -80,6 +82,31 @@ def test_a_page_names_the_trace_s_file_and_not_where_it_lies(tmp_path):
     page = (tmp_path / "a.html").read_text()
     assert "own trace.csv, model llama-3-8b, device own device.json." in page
     assert "secret place" not in page
+
+
+FULL_AT_THE_END = """
+import resource
+from kvhouse.cli.output import whole_file
+with whole_file("log", "event log") as write:
+    write(b"a line that waits in a buffer")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+"""
+
+
+def test_a_file_that_cannot_be_finished_is_named_and_not_left(tmp_path):
+    script = [sys.executable, "-c", FULL_AT_THE_END]
+    done = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True, check=False)
+    reason = "kvhouse.errors.KvhouseError: event log log: cannot be written: File too large"
+    assert done.stderr.splitlines()[-1] == reason
+    assert not list(tmp_path.iterdir())
+
+
+def test_names_that_no_file_can_have(tmp_path):
+    (tmp_path / "there").write_text("mine")
+    for name, reason in (("there/", "is no name for a file"), ("n" * 300, "File name too long")):
+        with pytest.raises(KvhouseError, match=reason), whole_file(f"{tmp_path}/{name}", "page"):
+            pass
+    assert (tmp_path / "there").read_text() == "mine"
 
 
 @pytest.mark.parametrize(

@@ -269,6 +269,7 @@ def test_ray_stands_with_and_without_an_address():
         (["--models", "gpt2", "--out", "no/x.parquet"], "cannot be written: No such file"),
         (["--models", "gpt2", "--workers", "0"], "0 workers: give at least 1"),
         (["--models", "gpt2", "--ray", "127.0.0.1:1"], "no Ray cluster at 127.0.0.1:1"),
+        (["--models", "gpt2", "--ray="], "Ray cluster '': write auto, host:port or ray://"),
     ],
 )
 def test_bad_input_is_one_line_and_a_failure(tmp_path, arguments, reason):

@@ -24,6 +24,16 @@ names = ("core.leap", "core.scheduler", "core.memory", "costs.line", "replayer.d
 print(json.dumps([importlib.import_module(f"kvhouse.{name}").__file__ for name in names]))
 """
 
+#: What the build asks first, without hatchling, which only a build has.
+REQUIRE = """
+import sys, types
+stub = types.ModuleType("stub")
+stub.BuildHookInterface = list
+sys.modules["hatchling.builders.hooks.plugin.interface"] = stub
+from hatch_build import require_compiler
+require_compiler()
+"""
+
 
 def run(command, **variables):
     """What a command prints; without it, all that it said."""
@@ -53,6 +63,20 @@ def installed(tmp_path_factory):
     with zipfile.ZipFile(wheel) as packed:
         packed.extractall(folder / "files")
     return folder / "files"
+
+
+def test_without_a_compiler_the_build_says_so(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", REQUIRE],
+        capture_output=True,
+        text=True,
+        cwd=CLONE,
+        env={**os.environ, "PATH": str(tmp_path), "CC": "cc -pthread"},
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("compiling kvhouse needs a C compiler, and there is no cc -pthr")
+    assert done.stderr.count("\n") == 1
 
 
 def test_it_is_what_python_imports(installed):

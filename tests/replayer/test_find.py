@@ -11,7 +11,7 @@ from kvhouse import devices, spec
 from kvhouse.devices import Device
 from kvhouse.errors import KvhouseError
 from kvhouse.replayer import SLO, Setup, read_trace, replay
-from kvhouse.replayer.find import Goal, find_max_rate, find_min_memory
+from kvhouse.replayer.find import Goal, at_rate, find_max_rate, find_min_memory
 from kvhouse.replayer.traces import Trace, TraceRequest
 from kvhouse.spec.model import FullAttention, ModelSpec
 
@@ -120,6 +120,12 @@ def test_a_rate_above_every_bound():
         ([TraceRequest(0.0, 4, 2), TraceRequest(1.0, 4, 2)], {}, None, "needs an SLO"),
         ([TraceRequest(0.0, 4, 2)] * 3, {}, SLO(latency=1.0), "arrive at once"),
         (
+            [TraceRequest(0.0, 4, 2), TraceRequest(5e-324, 4, 2)],
+            {},
+            SLO(latency=1.0),
+            "arrive at once",
+        ),
+        (
             [TraceRequest(0.0, 4, 2), TraceRequest(1.0, 4, 2)],
             {"as_backlog": True},
             SLO(latency=1.0),
@@ -136,6 +142,13 @@ def test_a_rate_above_every_bound():
 def test_rates_that_cannot_be_found(requests, options, slo, reason):
     with pytest.raises(KvhouseError, match=reason):
         find_max_rate(setup(requests, **options), Goal(slo))
+
+
+@pytest.mark.parametrize("factor", [1e-300, 5e-324])
+def test_a_rate_so_low_that_requests_never_come(factor):
+    slowed = setup([TraceRequest(0.0, 4, 2), TraceRequest(1.0, 4, 2)])
+    with pytest.raises(KvhouseError, match=r"would arrive after .* seconds; give"):
+        at_rate(slowed, factor)
 
 
 @pytest.mark.parametrize("share", [0.0, -1.0, 1.5, math.nan])

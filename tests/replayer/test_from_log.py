@@ -37,6 +37,8 @@ def test_blocks_are_those_of_the_log(tmp_path, text, block_size, blocks):
     ("text", "reason"),
     [
         ("nothing of use\n", "names no pool: looked for '# GPU blocks: N'"),
+        ("# GPU blocks: , # CPU blocks: ,\nGPU KV cache size: , tokens\n", "names no pool"),
+        (f"# GPU blocks: {'9' * 6000}\nKV cache size: {'9' * 6000} tokens\n", "names no pool"),
         ("GPU KV cache size: 155,842 tokens\n", "155,842 tokens are no whole blocks of 16"),
     ],
 )

@@ -278,8 +278,14 @@ def test_conversations_end_before_the_context_does():
         ("poisson:requests=1.5", "requests is '1.5', not a whole number"),
         ("poisson:requests=٣", "requests is '٣', not a whole number"),
         ("poisson:requests=1,seed=-1", "seed is '-1'"),
-        ("poisson:requests=1,rate=nan,prompt=1,output=1", "rate is 'nan', not a number above 0"),
-        ("poisson:requests=1,rate=0,prompt=1,output=1", "rate is '0', not a number above 0"),
+        ("poisson:requests=1,rate=nan,prompt=1,output=1", "rate is 'nan', not a number from 1e-9"),
+        ("poisson:requests=1,rate=0,prompt=1,output=1", "rate is '0', not a number from 1e-9"),
+        ("constant:requests=1,rate=1e-300,prompt=1,output=1", "rate is '1e-300', not a number"),
+        ("gamma:requests=2,rate=1,cv=1e-160,prompt=1,output=1", "cv is '1e-160', not a number"),
+        (
+            "poisson:requests=200,rate=1e-9,prompt=1,output=1",
+            "later than 1e.11: give a higher rate",
+        ),
         ("poisson:requests=1,rate=1,lengths=sharegpt,output=1", "one or the other"),
         ("poisson:requests=1,rate=1,lengths=backlog", "lengths is 'backlog': give a trace or"),
         ("poisson:requests=1,rate=1,output=1,prompt=0", r"uniform\(0,0\): give 1 <= low"),
@@ -297,6 +303,8 @@ def test_conversations_end_before_the_context_does():
         ("poisson:requests=1,rate=1,output=1,prompt=quantiles(9,max=9)", "'1' is none of"),
         ("conversations:requests=1,rate=1,prompt=1,output=1,pause=1", "turns is missing"),
         (TALK + ",requests=1,context=9", "turns in a row are longer than that"),
+        (TALK + ",requests=1,system=1000000000,block=1", "blocks of 1: give a larger block"),
+        (TALK.replace("(5,90)", "(9000000,9000000)") + ",requests=1,block=2", "a larger block"),
     ],
 )
 def test_descriptions_that_are_refused(text, reason):

@@ -338,6 +338,11 @@ def test_requests_that_are_all_too_long():
     assert not any("rejected" in text for row in report.rows for text in row.measured)
 
 
+def test_arrivals_that_floats_hardly_tell_apart_have_no_rate():
+    report = remedies(Setup(alike(2, 8, 2, gap=5e-324), LLAMA, A100, kv_blocks=9))
+    assert report.limit.offered_per_second is None
+
+
 def test_an_objective_that_no_device_meets():
     report = remedies(Setup(alike(8, 2000, 10, gap=5.0), LLAMA, A100), slo=SLO(first_token=1e-4))
     assert report.limit.name == "device"

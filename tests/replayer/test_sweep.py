@@ -7,6 +7,7 @@ import json
 import sys
 import textwrap
 from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from kvhouse.errors import KvhouseError
 from kvhouse.replayer import SLO, Setup, Stop, Tiering, Trace, TraceRequest, read_trace, replay
 from kvhouse.replayer.sweep import Grid, Rate, Row, run_sweep, sweep_of
 from kvhouse.replayer.sweep.backend import Ended, computed
+from kvhouse.replayer.sweep.cluster import Cluster
 from kvhouse.replayer.sweep.ranking import SORTS, ranked, sorting
 
 TRACE = read_trace("azure-conv-2023", limit=30, max_length=2048)
@@ -359,10 +361,16 @@ def test_a_prefix_cache_is_for_the_paged_cells():
     assert {row.policy for row in rows if row.prefix_token_share is not None} == {"paged"}
 
 
-@pytest.mark.parametrize("name", ["results.csv", ".", "nowhere/results.parquet"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("results.csv", ".", "nowhere/results.parquet", ".parquet", "results.parquet/"),
+        f"{'n' * 300}.parquet",
+    ],
+)
 def test_files_that_cannot_be_used(tmp_path, name):
-    with pytest.raises(KvhouseError, match=r"ends in \.parquet|cannot be written"):
-        run_sweep(sweep(SMALL), workers=1, out=tmp_path / name)
+    with pytest.raises(KvhouseError, match=r"ends in \.parquet|cannot be (written|used)"):
+        run_sweep(sweep(SMALL), workers=1, out=f"{tmp_path}/{name}")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -371,6 +379,22 @@ def test_a_sweep_that_ends_before_its_first_cell_leaves_no_file(tmp_path):
     result = run_sweep(sweep(SMALL), workers=1, out=tmp_path / "results.parquet", stop=stop)
     assert (result.rows, result.partial, stop.cut_short) == ((), True, True)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("address", ["", ":", "x", "host:port", "ray://", "a b:1", "auto\n"])
+def test_addresses_of_no_cluster(address):
+    with pytest.raises(KvhouseError, match=r"Ray cluster .*: write auto, host:port or ray://"):
+        Cluster(sweep(SMALL), address)
+
+
+def test_a_cluster_that_does_not_start(monkeypatch):
+    def fail(**_):
+        raise Exception("the node\ntimed out")
+
+    ray = SimpleNamespace(is_initialized=lambda: False, init=fail)
+    monkeypatch.setattr("kvhouse.replayer.sweep.cluster._ray", lambda: ray)
+    with pytest.raises(KvhouseError, match="no Ray cluster at local: the node timed out: start"):
+        Cluster(sweep(SMALL), "local")
 
 
 def test_no_workers():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
+import math
 import subprocess
 import sys
 
@@ -112,6 +115,60 @@ def test_a_trace_is_no_results_file(tmp_path):
     write_trace(read_trace("azure-conv-2023", limit=3).requests, out)
     with pytest.raises(KvhouseError, match="is no results file of a sweep"):
         filled(out, [])
+
+
+#: A journal's first line may be torn; what begins otherwise is none.
+FOREIGN = [b"text\n", b"text", b"[]\n", b"1\n", b"null\n", b"\xff\xfe", b"[" * 10_000 + b"\n"]
+FACTS_LINE = json.dumps(FACTS).encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    "content", [*FOREIGN, *(FACTS_LINE + end for end in FOREIGN if b"\n" in end)]
+)
+def test_a_journal_of_anything_else_is_refused_and_kept(tmp_path, content):
+    journal = tmp_path / "r.parquet.journal"
+    journal.write_bytes(content)
+    with pytest.raises(KvhouseError, match="is no journal of a sweep"):
+        filled(tmp_path / "r.parquet", ROWS)
+    assert journal.read_bytes() == content
+
+
+WRONG = [
+    {"key": []},
+    {"key": None},
+    {"model": 5},
+    {"status": "weird"},
+    {"steps": "many"},
+    {"steps": 2**70},
+    {"steps": True},
+    {"makespan_seconds": "long"},
+    {"makespan_seconds": math.nan},
+    {"unknown": 1},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_row_with_a_value_of_another_kind_is_refused(tmp_path, wrong):
+    journal = tmp_path / "r.parquet.journal"
+    journal.write_bytes(FACTS_LINE + json.dumps(ROWS[0].to_dict() | wrong).encode() + b"\n")
+    with pytest.raises(KvhouseError, match="is no results file of a sweep"):
+        filled(tmp_path / "r.parquet", ROWS)
+
+
+def test_a_journal_that_its_last_user_removes_meanwhile_is_made_anew(tmp_path, monkeypatch):
+    """Between opening and locking: whoever waits must not write to a file without a name."""
+    journal, locked = tmp_path / "r.parquet.journal", fcntl.flock
+    removals = iter([journal])
+
+    def removed_first(*asked):
+        for path in removals:
+            path.unlink()
+        locked(*asked)
+
+    monkeypatch.setattr(fcntl, "flock", removed_first)
+    with opened(journal) as mine:
+        mine.add({"a": 1})
+        assert journal.read_bytes() == b'{"a": 1}\n'
 
 
 def test_a_journal_that_is_something_else_is_refused_and_kept(tmp_path):

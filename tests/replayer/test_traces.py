@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from datetime import datetime
 from fractions import Fraction
 from importlib.resources import files
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvhouse.errors import TraceError
-from kvhouse.replayer.traces import TraceRequest, bundled_names, read_trace
+from kvhouse.replayer.traces import Trace, TraceRequest, bundled_names, read_trace
 
 DATA = Path(str(files("kvhouse").joinpath("data", "traces")))
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
@@ -157,8 +158,18 @@ def test_sources_that_cannot_be_opened(tmp_path):
     assert len(read_trace(str(caught.value).rpartition(" ")[2]).requests) == 100
     with pytest.raises(TraceError, match="cannot be read: Is a directory"):
         read_trace(tmp_path)
+    with pytest.raises(
+        TraceError, match="trace /proc/self/mem: cannot be read: Input/output error"
+    ):
+        read_trace("/proc/self/mem")  # which can be opened, and not be read at its beginning
     with pytest.raises(TraceError, match="cannot be read: embedded null byte"):
         read_trace("a\0b")
+
+
+@pytest.mark.parametrize("arrival", [math.nan, math.inf, -math.inf])
+def test_requests_that_never_arrive(arrival):
+    with pytest.raises(TraceError, match=r"request 1 arrives at .*: give seconds"):
+        Trace("given", [TraceRequest(0.0, 1, 1), TraceRequest(arrival, 1, 1)])
 
 
 def test_limit_stops_before_the_damage(tmp_path):
@@ -176,7 +187,7 @@ def test_limit_stops_before_the_damage(tmp_path):
         ({"scale_lengths": float("nan")}, "scale_lengths nan"),
         ({"scale_lengths": 1e300}, r"scale_lengths 1e\+300: give a finite factor above 0, at most"),
         ({"scale_lengths": 1e8}, "over 1,000,000,000 tokens"),
-        ({"max_length": 1}, "max_length 1"),
+        ({"max_length": 1}, "cut to 1: a request has"),
     ],
 )
 def test_options_out_of_range(option, reason):

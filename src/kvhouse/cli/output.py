@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -80,28 +80,41 @@ def whole_file(
     from kvhouse.spec.fields import show_path
 
     target, named = Path(path), f"{what} {show_path(path)}"
-    if not target.name or (target.exists() and not target.is_file()):
-        raise KvhouseError(f"{what} {path!r}: is no name for a file")
-    partial = target.with_name(f".{target.name[:200]}.partial")
-    try:
+    with _named(named):
+        if _is_no_file(path):
+            raise KvhouseError(f"{what} {path!r}: is no name for a file")
+        partial = target.with_name(f".{target.name[:200]}.partial")
         file = partial.open("wb")
-    except OSError as error:
-        raise KvhouseError(f"{named}: cannot be written: {error.strerror}") from None
+
+    def write(content: bytes) -> None:
+        with _named(named):
+            file.write(content)
+
     try:
-        with file:
-
-            def write(content: bytes) -> None:
-                try:
-                    file.write(content)
-                except OSError as error:
-                    reason = f"{named}: cannot be written: {error.strerror}"
-                    raise KvhouseError(reason) from None
-
-            yield write
+        yield write
         cut_short = stop is not None and stop.cut_short
-        partial.replace(target.with_name(f"{target.name}.partial") if cut_short else target)
+        with _named(named):
+            file.close()  # which writes what is left
+            partial.replace(target.with_name(f"{target.name}.partial") if cut_short else target)
     finally:
+        with suppress(OSError):  # what could not be written cannot be written here either
+            file.close()
         partial.unlink(missing_ok=True)
+
+
+def _is_no_file(path: str) -> bool:
+    """Whether this names a folder, or something that is there and no file."""
+    target = Path(path)
+    return not target.name or path.endswith("/") or (target.exists() and not target.is_file())
+
+
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """A block whose errors say what cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise KvhouseError(f"{what}: cannot be written: {error.strerror}") from None
 
 
 @contextmanager

@@ -15,6 +15,9 @@ from kvhouse.replayer.trace_request import TraceRequest
 #: After so many turns in a row that do not fit the context, none will.
 _MOST_BARREN = 10_000
 
+#: Blocks of a conversation that are named; each takes tens of bytes for as long as it is live.
+_MOST_IDS = 2**20
+
 
 @dataclass(slots=True)
 class _Conversation:
@@ -75,6 +78,7 @@ class Conversations:
     def endless(self) -> Iterator[tuple[int, TraceRequest]]:
         """Times in nanoseconds and the requests that arrive then, without end."""
         pauses = Uniforms(self.seed, "pause")
+        self._refuse_endless(self.system)
         whole = self.system // self.block  # blocks that lie in a system prompt
         fresh = self.systems * whole  # the next id that nobody has
         begins = self._begin(whole)
@@ -99,6 +103,7 @@ class Conversations:
             barren = 0
             said.tokens = prompt + answer
             new = said.tokens // self.block - len(said.ids)
+            self._refuse_endless(said.tokens)
             said.ids.extend(range(fresh, fresh + new))
             fresh += new
             ids = tuple(said.ids)
@@ -110,6 +115,14 @@ class Conversations:
             if said.left:
                 turn.time += round(exponential(pauses, self.pause) * 1e9)
                 heapq.heappush(live, turn)
+
+    def _refuse_endless(self, tokens: int) -> None:
+        """Refuse a conversation whose ids would fill the memory."""
+        if tokens // self.block > _MOST_IDS:
+            raise TraceError(
+                f"a conversation of {tokens:,} tokens has over {_MOST_IDS:,} blocks of "
+                f"{self.block:,}: give a larger block, or a smaller context"
+            )
 
     def _begin(self, whole: int) -> Iterator[_Turn]:
         lengths, prompts = Uniforms(self.seed, "turns"), Uniforms(self.seed, "system")

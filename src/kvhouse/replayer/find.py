@@ -21,6 +21,7 @@ from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.search import DEFAULT_SHARE, Goal, Probe, Search, SearchStopped
 from kvhouse.replayer.setup import Setup
 from kvhouse.replayer.stop import Stop
+from kvhouse.replayer.trace_request import MOST_SECONDS
 from kvhouse.replayer.trace_table import TraceTable
 
 __all__ = [
@@ -38,6 +39,12 @@ RATE_STEP = 1.01
 
 #: Rates are tried between the trace's own over this and times this.
 MOST_FACTOR = 2.0**20
+
+#: Requests per second; those that come faster come at once.
+_MOST_RATE = 1e15
+
+#: A search slows what a trace may hold, at most ``MOST_SECONDS``, down by ``MOST_FACTOR``.
+MOST_LATEST = MOST_SECONDS * MOST_FACTOR
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +106,8 @@ def find_max_rate(
     """
     if goal.slo is None:
         raise KvhouseError("a largest rate needs an SLO: say what requests must meet")
-    own = TraceTable(setup.trace.requests).rate
-    if setup.as_backlog or own is None:
+    own = None if setup.as_backlog else own_rate(TraceTable(setup.trace.requests))
+    if own is None:
         raise KvhouseError("all requests arrive at once: there is no rate to change")
     search = Search(lambda factor: at_rate(setup, factor), goal, on_ended, stop)
     with search.until_stopped():
@@ -178,9 +185,25 @@ def _find_blocks(search: Search, largest: int, enough: int) -> None:
         low, high = (low, middle) if search.holds(middle) else (middle, high)
 
 
+def own_rate(requests: TraceTable) -> float | None:
+    """A trace's arrivals per second; None where all come at once, as far as floats can tell."""
+    rate = requests.rate
+    return rate if rate is not None and rate <= _MOST_RATE else None
+
+
 def at_rate(setup: Setup, factor: float) -> Setup:
-    """The same replay with requests that arrive so many times as fast."""
+    """The same replay with requests that arrive so many times as fast.
+
+    Raises:
+        KvhouseError: The last of them would arrive later than kvhouse counts.
+    """
     trace = setup.trace
+    last = trace.requests[-1].arrival / factor if trace.requests else 0.0
+    if last > MOST_LATEST:
+        raise KvhouseError(
+            f"{factor:.3g} times the trace's rate: the last request would arrive after "
+            f"{last:.3g} seconds; give a higher rate"
+        )
     selection = replace(trace.selection, scale_rate=trace.selection.scale_rate * factor)
     requests = (one._replace(arrival=one.arrival / factor) for one in trace.requests)
     return replace(setup, trace=replace(trace, requests=TraceTable(requests), selection=selection))

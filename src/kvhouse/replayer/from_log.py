@@ -9,10 +9,14 @@ from kvhouse.errors import KvhouseError
 from kvhouse.layout import KVLayout
 from kvhouse.spec.fields import show_path
 
+#: A number as engines print it; one with more digits counts nothing that there is.
+_COUNT = r"(\d[\d,]{0,24})(?!\d)"
 #: vLLM prints the blocks themselves in its V0 engine and wherever they are overridden.
-_BLOCKS = re.compile(r"# (?:GPU|CPU) blocks: ([\d,]+)|num_gpu_blocks(?:_override)?[=: ]+([\d,]+)")
+_BLOCKS = re.compile(
+    rf"# (?:GPU|CPU) blocks: {_COUNT}|num_gpu_blocks(?:_override)?[=: ]+{_COUNT}", re.ASCII
+)
 #: Its V1 engine prints tokens, which are whole blocks where all layers keep every token.
-_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
+_TOKENS = re.compile(rf"KV cache size: {_COUNT} tokens", re.ASCII)
 _MOST_LINE = 2**16
 
 

@@ -48,6 +48,8 @@ _OUTSIDE_COMMA = re.compile(r",(?![^()]*\))")
 _REQUESTS = re.compile(r"(?:^|,)\s*requests\s*=\s*(\d{1,20})", re.ASCII)
 _MOST_CHARACTERS = 2000
 _MOST_SEED = 2**64 - 1
+#: Numbers beyond these give gaps that floats cannot hold.
+_LEAST, _MOST = 1e-9, 1e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +277,6 @@ def _number(name: str, text: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not (math.isfinite(value) and 0 < value <= 1e12):
-        raise TraceError(f"{name} is {show(text)}, not a number above 0 and up to 1e12")
+    if not _LEAST <= value <= _MOST:  # which a NaN is not either
+        raise TraceError(f"{name} is {show(text)}, not a number from 1e-9 to 1e12")
     return value

@@ -8,6 +8,8 @@ from typing import NamedTuple
 MOONCAKE_BLOCK = 512
 #: More tokens than any request can have; a larger number is a damaged line.
 MOST_TOKENS = 10**9
+#: Two thousand years in seconds; a later arrival is a mistake.
+MOST_SECONDS = 10**11
 
 
 class TraceRequest(NamedTuple):

@@ -13,11 +13,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvhouse.replayer.trace_lines import MOST_HASH_ID, Line, hash_ids_of
-from kvhouse.replayer.trace_request import MOST_TOKENS
+from kvhouse.replayer.trace_request import MOST_SECONDS, MOST_TOKENS
 from kvhouse.spec.fields import show
-
-#: Two thousand years in seconds; a later arrival is a damaged line.
-MOST_SECONDS = 10**11
 
 _Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 _Share = Annotated[int, Field(ge=0, le=MOST_TOKENS)]

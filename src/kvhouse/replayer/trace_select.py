@@ -10,7 +10,7 @@ from itertools import islice
 
 from kvhouse.errors import TraceError
 from kvhouse.replayer.randomness import Uniforms
-from kvhouse.replayer.trace_request import MOST_TOKENS, TraceRequest
+from kvhouse.replayer.trace_request import MOST_SECONDS, MOST_TOKENS, TraceRequest
 
 #: Rates and lengths are not stretched further.
 MOST_FACTOR = 10**9
@@ -103,10 +103,13 @@ class Selection:
 
     def _scaled(self, request: TraceRequest) -> TraceRequest:
         if self.scale_rate != 1:
-            arrival = request.arrival / self.scale_rate
-            if not math.isfinite(arrival):
-                raise TraceError(f"scale_rate {self.scale_rate}: gives endless waits")
-            request = request._replace(arrival=arrival)
+            request = request._replace(arrival=request.arrival / self.scale_rate)
+        if request.arrival > MOST_SECONDS:
+            which = "" if self.scale_rate == 1 else f"scale_rate {self.scale_rate}: "
+            raise TraceError(
+                f"{which}a request arrives after {request.arrival:.3g} seconds, which is later "
+                f"than {MOST_SECONDS:.0e}: give a higher rate"
+            )
         return request if self.scale_lengths == 1 else self._with_scaled_lengths(request)
 
     def _with_scaled_lengths(self, request: TraceRequest) -> TraceRequest:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from gzip import GzipFile
 from importlib.resources import files
+from io import BufferedReader
 from pathlib import Path
 from typing import IO
 
@@ -48,7 +49,7 @@ def open_trace(source: str | Path) -> Iterator[tuple[IO[bytes] | GzipFile, bytes
     except (OSError, ValueError) as error:
         raise TraceError(f"trace {name}: cannot be read: {reason_of(error)}") from None
     with file:
-        head = file.peek(4)[:4]
+        head = _head_of(file, name)
         if head == _ZSTD:
             raise TraceError(f"trace {name}: is packed with zstd: unpack it, or pack it with gzip")
         if head[:2] == _GZIP:
@@ -56,6 +57,14 @@ def open_trace(source: str | Path) -> Iterator[tuple[IO[bytes] | GzipFile, bytes
                 yield unpacked, b""
         else:
             yield file, head
+
+
+def _head_of(file: BufferedReader, name: str) -> bytes:
+    """The first bytes of a file, which are read again."""
+    try:
+        return file.peek(4)[:4]
+    except OSError as error:
+        raise TraceError(f"trace {name}: cannot be read: {reason_of(error)}") from None
 
 
 def reason_of(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -32,6 +33,9 @@ class Trace:
         selection: What was taken of the trace, and how it was stretched.
         cut: How many requests were cut to ``selection.max_length``.
         skipped: Lines of the file that hold no request to be served.
+
+    Raises:
+        TraceError: A request that was not read arrives at no moment, such as NaN.
     """
 
     name: str
@@ -39,6 +43,13 @@ class Trace:
     selection: Selection = field(default=Selection())
     cut: int = 0
     skipped: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.requests, TraceTable):  # whose requests are checked as they are read
+            return
+        for number, request in enumerate(self.requests):
+            if not math.isfinite(request.arrival):
+                raise TraceError(f"request {number} arrives at {request.arrival}: give seconds")
 
     @property
     def scale_lengths(self) -> float:

@@ -8,9 +8,10 @@ from typing import Literal
 
 from kvhouse.core.policy import PAGED
 from kvhouse.errors import KvhouseError
-from kvhouse.replayer.find import blocks_needed
+from kvhouse.replayer.find import blocks_needed, own_rate
 from kvhouse.replayer.remedies.figures import Driven, Figures
 from kvhouse.replayer.setup import Setup
+from kvhouse.replayer.trace_table import TraceTable
 from kvhouse.units import bytes_text, counted
 
 #: Share of the requests from which on the load counts as served.
@@ -104,9 +105,7 @@ def _but_memory(driven: Driven, offered: float | None, max_running: int) -> Limi
 
 
 def _offered(setup: Setup) -> float | None:
-    arrivals = [request.arrival for request in setup.part.requests]
-    span = max(arrivals) - min(arrivals)
-    return None if setup.as_backlog or not span else (len(arrivals) - 1) / span
+    return None if setup.as_backlog else own_rate(TraceTable(setup.part.requests))
 
 
 def all_served(figures: Figures, offered: float | None, *, asked: bool) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from importlib import import_module
 from typing import Any
@@ -11,6 +12,10 @@ from kvhouse.replayer.sweep.backend import Ended
 from kvhouse.replayer.sweep.grid import Cell
 from kvhouse.replayer.sweep.row import Row
 from kvhouse.replayer.sweep.work import VERSION, Sweep
+from kvhouse.spec.fields import show
+
+#: What can be the address of a cluster.
+ADDRESS = re.compile(r"auto|local|(?:ray://)?[\w.\[\]:-]+:\d{1,5}", re.ASCII)
 
 #: Seconds in which a cluster answers.
 _PATIENCE = 5.0
@@ -48,10 +53,14 @@ class Cluster:
         self._cells: dict[Any, Cell] = {}
 
     def _connect(self, address: str) -> None:
+        if not ADDRESS.fullmatch(address):
+            raise KvhouseError(
+                f"Ray cluster {show(address)}: write auto, host:port or ray://host:port"
+            )
         try:
             _knock(address)
             self._ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-        except (OSError, OverflowError, RuntimeError, ValueError) as error:
+        except Exception as error:  # Ray has no class of its own for what goes wrong here
             raise KvhouseError(unreached(address, error)) from None
 
     @property

@@ -60,14 +60,25 @@ class Journal:
                     "name another one"
                 ) from None
 
+    def _is_named(self) -> bool:
+        """Whether the file still has its name, which who had it locked before may have removed."""
+        try:
+            return os.path.samestat(self._path.stat(), os.fstat(self._file.fileno()))
+        except FileNotFoundError:
+            return False
+
     def _read(self) -> None:
         """Take in the lines that are whole, and cut off what was being written at the end."""
         self._file.seek(0)
         lines = self._file.readlines()
+        if lines and not lines[0].startswith(b"{"):
+            raise _foreign(self._path)
         try:
             self.lines = [json.loads(line) for line in lines if line.endswith(b"\n")]
-        except ValueError:
+        except (ValueError, RecursionError):
             raise _foreign(self._path) from None
+        if not all(isinstance(line, dict) for line in self.lines):
+            raise _foreign(self._path)
         self._file.truncate(sum(len(line) for line in lines if line.endswith(b"\n")))
 
 
@@ -78,17 +89,30 @@ def opened(path: Path) -> Iterator[Journal]:
     Raises:
         KvhouseError: Another process has it, it is something else, or it cannot be written.
     """
-    if path.exists() and not path.is_file():
-        raise _foreign(path)
     try:
-        journal = Journal(path)
+        if path.exists() and not path.is_file():
+            raise _foreign(path)
+        journal = _locked(path)
     except OSError as error:
         raise _unusable(path, error) from None
     try:
-        journal._lock()
         journal._read()
         yield journal
     finally:
+        journal.close()
+
+
+def _locked(path: Path) -> Journal:
+    """A journal that no other process has."""
+    while True:
+        journal = Journal(path)
+        try:
+            journal._lock()
+            if journal._is_named():
+                return journal
+        except BaseException:
+            journal.close()
+            raise
         journal.close()
 
 

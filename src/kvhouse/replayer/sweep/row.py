@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from kvhouse.replayer.results import Distribution, ReplayResult
 
@@ -93,11 +95,41 @@ class Row:
         return asdict(self)
 
     @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Row:
+        """A row from the plain values of a file.
+
+        Raises:
+            TypeError: They are not those of a row.
+        """
+        row = cls(**values)
+        wrong = [name for name, kind in _KINDS.items() if not _fits(getattr(row, name), kind)]
+        if wrong:
+            raise TypeError(f"{', '.join(wrong)} of another type")
+        return row
+
+    @classmethod
     def columns(cls) -> dict[str, type]:
         """Every column's name and type, which is int, float or str, in order."""
-        named = {field.name: str(field.type) for field in fields(cls)}
         kinds = {"int": int, "float": float, "str": str, "Status": str}
-        return {name: kinds[kind.removesuffix(" | None")] for name, kind in named.items()}
+        return {name: kinds[kind.removesuffix(" | None")] for name, kind in _KINDS.items()}
+
+
+#: Every column, and its type as it is written above.
+_KINDS = {field.name: str(field.type) for field in fields(Row)}
+
+
+def _fits(value: object, kind: str) -> bool:
+    """Whether a column of this type may have the value."""
+    if value is None:
+        return kind.endswith(" | None")
+    match kind.removesuffix(" | None"):
+        case "int":
+            return type(value) is int and -(2**63) <= value < 2**63
+        case "float":
+            return type(value) is int or (isinstance(value, float) and math.isfinite(value))
+        case "str":
+            return isinstance(value, str)
+    return value in get_args(Status)
 
 
 def figures_of(result: ReplayResult, missing_bytes: int) -> dict[str, Any]:

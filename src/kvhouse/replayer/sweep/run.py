@@ -120,7 +120,7 @@ def _keep(row: Row, rows: dict[str, Row], store: Store | None) -> None:
 
 @contextmanager
 def _backend(sweep: Sweep, ray: str | None, workers: int | None) -> Iterator[Backend]:
-    backend: Backend = Cluster(sweep, ray, workers) if ray else Processes(sweep, workers)
+    backend: Backend = Processes(sweep, workers) if ray is None else Cluster(sweep, ray, workers)
     try:
         yield backend
     finally:

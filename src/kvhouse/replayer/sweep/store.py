@@ -71,7 +71,7 @@ class Store:
         self.facts |= facts
         try:
             for values in rows:
-                row = Row(**values)
+                row = Row.of(values)
                 self.rows[row.key] = row
         except TypeError:
             raise _foreign(self._path) from None
@@ -101,7 +101,8 @@ def opened_store(path: str | Path, facts: Mapping[str, str]) -> Iterator[Store]:
             another process, or cannot be written; or pyarrow is not installed.
     """
     target = Path(path)
-    if target.suffix != ".parquet" or (target.exists() and not target.is_file()):
+    named = target.suffix == ".parquet" and str(path).endswith(".parquet")
+    if not named or _is_no_file(target):
         raise KvhouseError(f"{show_path(target)}: name a results file that ends in .parquet")
     pyarrow_parquet()
     with opened(target.with_name(f"{target.name}.journal")) as journal:
@@ -115,12 +116,24 @@ def opened_store(path: str | Path, facts: Mapping[str, str]) -> Iterator[Store]:
                 journal.remove()
 
 
+def _is_no_file(path: Path) -> bool:
+    """Whether something else has this name.
+
+    Raises:
+        KvhouseError: Nothing can have it.
+    """
+    try:
+        return path.exists() and not path.is_file()
+    except OSError as error:
+        raise KvhouseError(f"{show_path(path)}: cannot be used: {error.strerror}") from None
+
+
 def _read(path: Path) -> tuple[dict[str, str], list[dict[str, Any]]]:
     arrow, parquet = pyarrow_parquet()
     try:
         with path.open("rb") as file:
             table = parquet.ParquetFile(file).read()
-        return json.loads(table.schema.metadata[_FACTS]), table.to_pylist()
+        return dict(json.loads(table.schema.metadata[_FACTS])), table.to_pylist()
     except (arrow.ArrowException, OSError, ValueError, KeyError, TypeError):
         raise _foreign(path) from None
 

@@ -12,7 +12,7 @@ from typing import Any
 from kvhouse.core.policy import PAGED
 from kvhouse.devices import Device
 from kvhouse.errors import KvhouseError
-from kvhouse.replayer.find import at_rate
+from kvhouse.replayer.find import at_rate, own_rate
 from kvhouse.replayer.setup import Setup
 from kvhouse.replayer.slo import SLO
 from kvhouse.replayer.sweep.grid import Cell, Grid, Rate
@@ -135,7 +135,7 @@ def sweep_of(
     requests = base.trace.requests
     table = requests if isinstance(requests, TraceTable) else TraceTable(requests)
     base = replace(base, trace=replace(base.trace, requests=table))
-    own = None if base.as_backlog else table.rate
+    own = None if base.as_backlog else own_rate(table)
     for rate in grid.rates:
         rate.on(own)
     options = {f.name: repr(getattr(base, f.name)) for f in fields(base) if f.name not in _VARIED}
