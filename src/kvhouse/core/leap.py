@@ -23,7 +23,6 @@ from kvhouse.core.policy import PAGED
 from kvhouse.core.queue import PLACE, place_of, put_in_order
 from kvhouse.core.request import Request, RequestState
 from kvhouse.core.stretch import Stretch
-from kvhouse.core.tiers import Tiers
 
 if TYPE_CHECKING:
     from kvhouse.core.scheduler import Scheduler
@@ -126,13 +125,12 @@ class Leaper:
         needed = len(beginning) * self._growth.each
         if beginning and needed > self._pool.free_blocks:
             return None
-        if self._tiers and not self._leaves_alone(self._tiers, needed):
+        if self._tiers and not self._outlook.leaves_alone(self._tiers, needed):
             return None
         left = self._deal(budget, alone=waits) if self._prompts else budget - size * (not waits)
-        if windows and left >= 0 and self._prompts:
+        if windows:
             needed += windows.most_needed(self._prompts)
-            left = left if needed <= self._pool.free_blocks else -1
-        if left < 0:
+        if left < 0 or (windows and needed > self._pool.free_blocks):
             self._undo()
             return None
         scheduler.refusal = None
@@ -189,21 +187,6 @@ class Leaper:
             self.sync()
             check(self.scheduler)
         return finished
-
-    def _leaves_alone(self, tiers: Tiers, needed: int) -> bool:
-        """Whether a step neither loads nor stores, that takes so many blocks for decoding."""
-        if needed > self._growth.spare:
-            return False
-        waiting, full = self.scheduler.waiting, self.config.max_running
-        if waiting.head is None or len(self.scheduler.running) == full:
-            return True
-        if not tiers.empty:
-            return False
-        for request in waiting.in_any_order():
-            needed += self.memory.blocks_to_admit(request)
-            if needed > self._growth.spare:
-                return False
-        return True
 
     def _deal(self, budget: int, *, alone: bool) -> int:
         """Give prompts their tokens among the decoding requests, and return the budget left.

@@ -8,6 +8,7 @@ from kvhouse.core.cohort import Cohort
 from kvhouse.core.growth import Growth
 from kvhouse.core.request import Request
 from kvhouse.core.stretch import Stretch
+from kvhouse.core.tiers import Tiers
 
 if TYPE_CHECKING:
     from kvhouse.core.scheduler import Scheduler
@@ -56,6 +57,21 @@ class Outlook:
             stretch.later, stretch.most = later, steps
             if left:
                 stretch.chunk, stretch.chunk_first = chunk, last.known - left
+
+    def leaves_alone(self, tiers: Tiers, needed: int) -> bool:
+        """Whether a step that takes so many blocks for decoding neither loads nor stores."""
+        if needed > self._growth.spare:
+            return False
+        waiting, full = self._scheduler.waiting, self._config.max_running
+        if waiting.head is None or len(self._scheduler.running) == full:
+            return True
+        if not tiers.empty:
+            return False
+        for request in waiting.in_any_order():
+            needed += self._memory.blocks_to_admit(request)
+            if needed > self._growth.spare:
+                return False
+        return True
 
     def quiet(self) -> int:
         """Steps up to the next event, the planned one included, where all rows decode."""
