@@ -126,7 +126,9 @@ class Cohort:
     def due(self, tick: int) -> list[Member]:
         """Who may take or let go of blocks in a tick, in no order; asked once for each tick."""
         ring, size = self._beginning, self._block_size
-        found = [member for turn in self._turns for member in ring[(tick - turn) % size]]
+        found: list[Member] = []
+        for turn in self._turns:
+            found += ring[(tick - turn) % size]
         if self._fresh:
             found += [m for m in self._fresh if (tick - m.phase) % size not in self._turns]
             self._fresh = []

@@ -40,8 +40,11 @@ class Windows:
 
     def take_turns(self, tick: int, prompts: list[Request]) -> None:
         """Let everyone whose turn it is take and let go of blocks, in the requests' order."""
+        due = self._cohort.due(tick)
+        if not due and not prompts:
+            return
         turns = [(request, request.in_flight) for request in prompts if request.in_flight]
-        for member in self._cohort.due(tick):
+        for member in due:
             member.sync(tick)
             turns.append((member.request, 1))
         if len(turns) > 1:
