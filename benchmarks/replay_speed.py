@@ -2,6 +2,8 @@
 
     python benchmarks/replay_speed.py AZURE.csv MOONCAKE.jsonl     # the public traces
     python benchmarks/replay_speed.py --block-size 16 MOONCAKE.jsonl
+    python benchmarks/replay_speed.py --model gpt-oss-20b --device h100-80g AZURE.csv
+    python benchmarks/replay_speed.py --host-memory 64GiB AZURE.csv
     python benchmarks/replay_speed.py --million                    # a million generated requests
     python benchmarks/replay_speed.py --curve                      # batches of 8 to 1,024
 
@@ -17,6 +19,7 @@ import resource
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from kvhouse import devices, spec
@@ -25,7 +28,9 @@ from kvhouse.core.step import StepPlan
 from kvhouse.layout import DEFAULT_BLOCK_SIZE
 from kvhouse.replayer.results import ReplayResult
 from kvhouse.replayer.setup import Setup
+from kvhouse.replayer.tiering import Tiering
 from kvhouse.replayer.traces import Trace, read_trace
+from kvhouse.units import parse_bytes
 
 BATCHES = (8, 16, 32, 64, 128, 256, 512, 1024)
 MILLION = "poisson:rate=40,prompt=lognormal(200,1),output=lognormal(60,0.8),requests=1000000,seed=1"
@@ -111,12 +116,24 @@ def main() -> None:
     parser.add_argument("traces", nargs="*", help="trace files")
     parser.add_argument("--times", type=int, default=5, help="replays of which to take the median")
     parser.add_argument("--block-size", type=int, help="tokens to a block, for trace files")
+    parser.add_argument("--model", help="another model, for trace files")
+    parser.add_argument("--device", help="another device, for trace files")
+    parser.add_argument("--host-memory", help="a tier below the pool, such as 64GiB")
+    parser.add_argument("--stepping", action="store_true", help="take every step alone, once")
     parser.add_argument("--million", action="store_true", help="replay a million requests, once")
     parser.add_argument("--curve", action="store_true", help="cost of a step over the batch")
     asked = parser.parse_args()
     print(f"kvhouse, {variant()}")
     for name in asked.traces:
         setup = setup_of(read_trace(name), asked.block_size)
+        if asked.model:
+            setup = replace(setup, model=spec.load(asked.model))
+        if asked.device:
+            setup = replace(setup, device=devices.get(asked.device))
+        if asked.host_memory:
+            setup = replace(setup, tiering=Tiering(host_memory=parse_bytes(asked.host_memory)))
+        if asked.stepping:
+            show(f"{name}, stepping", *measure(partial(setup.drive, on_plan=_look), 1))
         show(name, *measure(setup.drive, asked.times))
     if asked.million:
         setup = setup_of(read_trace(MILLION))
