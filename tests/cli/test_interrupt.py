@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -19,9 +20,9 @@ from kvhouse.cli import progress as bars
 
 KVHOUSE = str(Path(sys.executable).with_name("kvhouse"))
 ENVIRONMENT = os.environ | {"COLUMNS": "120", "NO_COLOR": "1", "TERM": "xterm"}
-#: Takes minutes: a model with windows is stepped.
+#: Takes minutes: a model with chunked attention is stepped.
 LONG = "poisson:rate=20,prompt=uniform(1,600),output=uniform(1,600),requests=20000"
-REPLAY = ["replay", LONG, "--model", "gemma-3-27b", "--kv-blocks", "20000"]
+REPLAY = ["replay", LONG, "--model", "llama-4-scout", "--kv-blocks", "20000", "--device", "mi355x"]
 
 
 def interrupted(arguments, folder, begun, stderr=subprocess.PIPE):
@@ -91,8 +92,10 @@ class Terminal:
         self.end, self.given = pty.openpty()
         self.text = ""
 
-    def read(self):
-        self.text += os.read(self.end, 4096).decode(errors="replace")
+    def read(self, seconds=1.0):
+        """Read on; whoever waits for a process looks in between whether it still runs."""
+        if select.select([self.end], [], [], seconds)[0]:
+            self.text += os.read(self.end, 4096).decode(errors="replace")
 
     def shows(self, label):
         """Whether there is a bar of this name, with a rate; it reads on each time it is asked."""
