@@ -90,7 +90,7 @@ def test_a_batch_takes_what_it_holds_and_not_the_default(model, free):
 def test_quality_holds_a_window_in_each_format(model, free):
     given = ("quality", model, "--kv-format", "bf16", "--window", "32")
     needed = 4 * WEIGHTS + 32 * TOKEN + 32 * TOKEN // 2
-    assert kv_bytes(spec.load(model), [Variant("bf16")], 32) == needed - 4 * WEIGHTS
+    assert kv_bytes(spec.load(model), [Variant("bf16")], 32, "float32") == needed - 4 * WEIGHTS
     free(needed - 1)
     assert "give a smaller --window" in run(*given)
     free(needed)
