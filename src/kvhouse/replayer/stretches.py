@@ -57,8 +57,14 @@ class Steps:
     def spread(self, name: str) -> Ints:
         """For each step, what was noted of its stretch."""
         if name not in self._spread:
-            self._spread[name] = np.repeat(self.table[name], self.table["steps"])
+            column = self.table[name]
+            several = np.repeat(column, self.table["steps"]) if column.any() else self._nothing
+            self._spread[name] = several
         return self._spread[name]
+
+    @property
+    def _nothing(self) -> Ints:
+        return np.zeros(len(self.later), dtype=np.int64)
 
     def free(self, groups: int) -> Ints:
         """For each step, blocks that nobody holds, where so many groups take blocks alike."""
