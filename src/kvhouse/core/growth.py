@@ -174,5 +174,5 @@ class Growth:
         return len(tables[0].ids) == edge
 
 
-def _place(entry: tuple[tuple[int, int], Request, int, int]) -> tuple[int, int]:
+def _place(entry: tuple[tuple[int, ...], Request, int, int]) -> tuple[int, ...]:
     return entry[0]

@@ -10,7 +10,7 @@ from operator import attrgetter
 from kvhouse.core.request import Request
 from kvhouse.errors import KvhouseError
 
-Order = Callable[[Request], tuple[int, int]]
+Order = Callable[[Request], tuple[int, ...]]
 
 #: Who goes first, by name. Ties, and all of ``fcfs``, go by the number of submission.
 ORDERS: dict[str, Order] = {

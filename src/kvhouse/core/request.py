@@ -54,7 +54,7 @@ class Request:
     priority: int
     keys: BlockKeys | None
     state: RequestState
-    place: tuple[int, int]
+    place: tuple[int, ...]
 
     def __init__(
         self,

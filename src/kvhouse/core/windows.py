@@ -91,5 +91,5 @@ class Windows:
                 stretch.short += kind.entry_bytes * short
 
 
-def _place(turn: tuple[Request, int]) -> tuple[int, int]:
+def _place(turn: tuple[Request, int]) -> tuple[int, ...]:
     return turn[0].place
