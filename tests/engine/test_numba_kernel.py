@@ -291,8 +291,9 @@ def test_answers_in_the_dtype_of_the_query(dtype):
 def test_prompts_are_multiplied_in_pairs_of_bfloat16(kv_format, data):
     """Weights, dequantised values and the output are rounded, each by up to 2**-9 of it.
 
-    Values may partly cancel. Of int4 keys and rotated queries are rounded as well, where a step
-    of the format is a fifteenth of the range.
+    Values partly cancel: without their signs they come to up to three times the largest output, so
+    both roundings of the sum's terms and that of the output to less than 2**-6. Of int4 keys and
+    rotated queries are rounded as well, where a step of the format is a fifteenth of the range.
     """
     kind = data.draw(st.sampled_from([pair_kind() or SPLIT_PAIRS, SPLIT_PAIRS]))
     shape = data.draw(st.sampled_from([*SHAPES, (4, 2, 64, 128)]))
@@ -316,7 +317,7 @@ def test_prompts_are_multiplied_in_pairs_of_bfloat16(kv_format, data):
         options = {"window": window, "chunk": chunk, "softcap": softcap}
         got = kernel.prepare(packed).attend(0, query, key, value, 0.3, softcap=softcap, sinks=own)
         error = worst(requests, packed, query.float(), got.float(), 0.3, sinks=sinks, **options)
-        assert error < (2**-5 if kv_format == "int4" else 2**-7)
+        assert error < (2**-5 if kv_format == "int4" else 2**-6)
 
 
 def test_which_prompts_are_multiplied_in_pairs():
