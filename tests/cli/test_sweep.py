@@ -28,11 +28,12 @@ from kvhouse.views.sweep import show_sweep
 
 KVHOUSE = str(Path(sys.executable).with_name("kvhouse"))
 ENVIRONMENT = os.environ | {"COLUMNS": "100", "NO_COLOR": "1"}
-#: Cells that take about a second each: a model with windows is stepped.
+#: Cells that take most of a second each: windows together with a prefix cache are stepped.
 CELLS = [
-    *("poisson:rate=20,prompt=uniform(1,300),output=uniform(1,300),requests=60",),
+    *("poisson:rate=20,prompt=uniform(1,300),output=uniform(1,300),requests=200",),
     *("--models", "gemma-3-27b", "--devices", "h100-80g", "--block-sizes", "8,16,32,64"),
-    *("--kv-formats", "bf16,fp8", "--kv-blocks", "3000", "--workers", "2", "--json"),
+    *("--kv-formats", "bf16,fp8", "--kv-blocks", "3000", "--prefix-cache"),
+    *("--workers", "2", "--json"),
 ]
 QUICK = ["azure-conv-2023", "--limit", "20", "--models", "llama-3-8b", "--devices", "l4,a100-80g"]
 

@@ -26,11 +26,11 @@ print(ray.get_runtime_context().gcs_address, flush=True)
 sys.stdin.read()
 ray.shutdown()
 """
-#: A model with windows is stepped, so that cells take long enough to be killed in one.
+#: Windows together with a prefix cache are stepped, so that cells take long enough to be killed in.
 CELLS = [
-    *("poisson:rate=20,prompt=uniform(1,300),output=uniform(1,300),requests=60",),
+    *("poisson:rate=20,prompt=uniform(1,300),output=uniform(1,300),requests=200",),
     *("--models", "gemma-3-27b,llama-2-70b", "--devices", "h100-80g"),
-    *("--block-sizes", "16,64", "--json"),
+    *("--block-sizes", "16,64", "--prefix-cache", "--json"),
 ]
 
 
