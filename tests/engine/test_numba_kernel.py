@@ -148,14 +148,32 @@ def inputs(rng, tokens, shape, dtype=torch.float32):
 def worst(requests, packed, query, out, scale, **options):
     """The largest error of any output, relative to the largest value of its request."""
     error = 0.0
+    for got, want, _ in _compared(requests, packed, query, out, scale, **options):
+        error = max(error, np.abs(got - want).max() / np.abs(want).max())
+    return error
+
+
+def most_rounded(requests, packed, query, out, scale, **options):
+    """The largest error beside what rounding an output and both factors of its terms allows.
+
+    Each is rounded by up to 2**-8 of it; the terms may cancel, what is rounded away of them not.
+    """
+    return max(
+        (np.abs(got - want) / (2**-8 * (2 * unsigned + np.abs(want)) + 5e-6)).max()
+        for got, want, unsigned in _compared(requests, packed, query, out, scale, **options)
+    )
+
+
+def _compared(requests, packed, query, out, scale, **options):
+    """Each output, what it should be, and what it would be of values without their signs."""
     for row in packed.rows:
         key, value = (requests.kept(row.row.request, kind) for kind in (0, 1))
         for token in range(row.start, row.stop):
             position = row.row.first + token - row.start
-            want = plain(query[token].numpy(), key, value, position, scale, **options)
-            got = out[token].numpy().astype(np.float64)
-            error = max(error, np.abs(got - want).max() / np.abs(want).max())
-    return error
+            asked = query[token].numpy()
+            want = plain(asked, key, value, position, scale, **options)
+            unsigned = plain(asked, key, np.abs(value), position, scale, **options)
+            yield out[token].numpy().astype(np.float64), want, unsigned
 
 
 @given(data=st.data())
@@ -289,11 +307,10 @@ def test_answers_in_the_dtype_of_the_query(dtype):
 @settings(max_examples=40, deadline=None)
 @pytest.mark.parametrize("kv_format", FORMATS)
 def test_prompts_are_multiplied_in_pairs_of_bfloat16(kv_format, data):
-    """Weights, dequantised values and the output are rounded, each by up to 2**-9 of it.
+    """Weights, dequantised values and the output are rounded, each by up to 2**-8 of it.
 
-    Values partly cancel: without their signs they come to up to three times the largest output, so
-    both roundings of the sum's terms and that of the output to less than 2**-6. Of int4 keys and
-    rotated queries are rounded as well, where a step of the format is a fifteenth of the range.
+    Of int4 keys and rotated queries are rounded as well, where a step of the format is a fifteenth
+    of the range.
     """
     kind = data.draw(st.sampled_from([pair_kind() or SPLIT_PAIRS, SPLIT_PAIRS]))
     shape = data.draw(st.sampled_from([*SHAPES, (4, 2, 64, 128)]))
@@ -316,8 +333,11 @@ def test_prompts_are_multiplied_in_pairs_of_bfloat16(kv_format, data):
         own = None if sinks is None else torch.tensor(sinks)
         options = {"window": window, "chunk": chunk, "softcap": softcap}
         got = kernel.prepare(packed).attend(0, query, key, value, 0.3, softcap=softcap, sinks=own)
-        error = worst(requests, packed, query.float(), got.float(), 0.3, sinks=sinks, **options)
-        assert error < (2**-5 if kv_format == "int4" else 2**-6)
+        compared = requests, packed, query.float(), got.float(), 0.3
+        if kv_format == "int4":
+            assert worst(*compared, sinks=sinks, **options) < 2**-5
+        else:
+            assert most_rounded(*compared, sinks=sinks, **options) < 1.01
 
 
 def test_which_prompts_are_multiplied_in_pairs():
